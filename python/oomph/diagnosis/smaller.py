@@ -21,7 +21,7 @@ from oomph.diagnosis.remedy import (
     Remedy,
     fused,
 )
-from oomph.memory import sites
+from oomph.memory import host, sites
 
 ALIKE = 0.01  # of the peak: what saves so much more saves no more to speak of
 
@@ -187,9 +187,20 @@ def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
         to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
         collected = forecast.collected_bytes
         alone = forecast.next.plus(grows - collected)
+        is_whole = not forecast.outcome.is_part and _has_host_room(forecast)
         yield Remedy(
             f"{to_cpu} of what the loop keeps, {format_size(grows)} each iteration",
             collected,
             "a copy each iteration",
-            (forecast.has_room(alone) and not forecast.outcome.is_part) or None,
+            True if is_whole and forecast.has_room(alone) else None,
         )
+
+
+def _has_host_room(forecast: Forecast) -> bool:
+    """Whether CPU memory has room for what all iterations keep.
+
+    Where nobody knows how many there are, for twice as much as there is.
+    """
+    turns, _ = forecast.loop
+    kept = turns * forecast.outcome.grows_bytes or 2 * forecast.collected_bytes
+    return kept <= host.available_bytes()

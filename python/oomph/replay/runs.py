@@ -34,11 +34,19 @@ class Run:
     records: bool = False
 
 
-def instead(run: Run, raw: dict[str, Any]) -> Run | None:
-    """How to run them rather: from another begin, answered otherwise, or with less."""
+def instead(run: Run, raw: dict[str, Any], makes: bool) -> Run | None:
+    """How to run them rather: from another begin, answered otherwise, or with less.
+
+    Args:
+        run: The statements.
+        raw: Of their outcome.
+        makes: What failed made a model, or moved one, so that it is not there yet.
+    """
     other = run
-    first = min(run.stretch.after(raw["made_line"]), run.stretch.now)
-    if not run.stretch.is_loop and first > run.first:  # what is made later is not there
+    first = run.stretch.after(raw["made_line"])
+    if makes:
+        first = min(first, run.stretch.now)
+    if raw["made_line"] and not run.stretch.is_loop and first != run.first:
         other = dataclasses.replace(other, first=first)
     if raw["guessed"] and raw["error"] and not raw["whole"]:
         other = dataclasses.replace(other, answer=False)

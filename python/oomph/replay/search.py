@@ -60,6 +60,9 @@ class Search:
     ) -> None:
         self.stack, self.device, self.gone, self.sizes = stack, device, gone, sizes
         self.trains, self.in_forward, self.is_silent = trains, in_forward, is_silent
+        frames = [frame for frame, _ in stack]
+        self._makes = any(map(statements.makes_module, frames))
+        self._makes |= any(map(statements.moves_module, frames))
         self.time_limit = child.TimeLimit(seconds)
         self._found: Run | None = None
         self._session: child.Session | None = None
@@ -88,7 +91,8 @@ class Search:
             if outcome is not None and spare is not None and is_another(run, outcome):
                 session.close()
                 continue
-            if outcome is not None and (other := instead(run, outcome.raw)):
+            other = instead(run, outcome.raw, self._makes) if outcome else None
+            if other is not None:
                 session.close()
                 run = other
                 session, outcome = self._begin(run)

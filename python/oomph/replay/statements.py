@@ -181,7 +181,7 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
 
     files = [frame.f_code.co_filename for frame, _ in stack]
     calls = [i for i, file in enumerate(files) if file == modules.__file__]
-    makes = [i for i, (frame, _) in enumerate(stack) if _makes_module(frame)]
+    makes = [i for i, (frame, _) in enumerate(stack) if makes_module(frame)]
     first = max([*calls[-1:], *makes[-1:]], default=-1) + 1
     inner = [frame for frame, _ in stack[:first]]
     own = __name__.partition(".")[0]
@@ -203,7 +203,15 @@ def stretches(stack: list[tuple[FrameType, int]]) -> list[Stretch]:
     return found
 
 
-def _makes_module(frame: FrameType) -> bool:
+def moves_module(frame: FrameType) -> bool:
+    """Whether it brings a module to another device, or changes its type."""
+    import torch.nn.modules.module as modules
+
+    code = frame.f_code
+    return code.co_name == "_apply" and code.co_filename == modules.__file__
+
+
+def makes_module(frame: FrameType) -> bool:
     """Whether it is the ``__init__`` of a module."""
     from torch import nn
 
