@@ -87,3 +87,15 @@ def test_a_model_that_finds_no_room_is_predicted_with_what_follows(where):
 
     text = predicted(evaluate, 0.4)
     assert "parameters in bfloat16" in text
+
+
+@card
+def test_what_a_loop_is_given_is_not_less_where_it_takes_fewer_rows():
+    def compute() -> None:
+        given = torch.ones(4096, 4096, device="cuda")
+        made = torch.zeros_like(given)
+        for i in range(3):
+            made += (given + i) * 2
+
+    with torch.no_grad():
+        assert "rows at a time" not in predicted(compute, 0.8)

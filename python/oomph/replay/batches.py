@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oomph.replay.statements import Stretch
 
 CALLS = 4  # of what the statements call: their arguments are looked at, too
+THERE = 0.01  # of the peak: what a loop without a model is given, and is no batch
 DEPTH = 3  # of lists and dicts that are looked through for tensors
 
 
@@ -37,6 +38,12 @@ def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
     values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
     times = {*outcome.raw["times"]}
     never = {0, 1} | times | {n for n, count in outcome.raw["gathered"] if n != count}
+    if not outcome.raw["called"]:  # what was there is whole, whatever a turn takes
+        given = names - stretch.bound_first(0)
+        held = [v for n, v in stretch.frame.f_locals.items() if n in given]
+        least = THERE * outcome.peak_bytes
+        large = (t for t in _tensors(held, DEPTH + 1) if t.nbytes >= least)
+        never |= {n for tensor in large for n in tensor.shape[:1]}
     there = [_place(tensor, times) for tensor in _tensors(values, DEPTH + 1)]
     for places in (there, [(size, 0) for size in outcome.raw["brought"]]):
         common = [place for place, _ in Counter(places).most_common()]

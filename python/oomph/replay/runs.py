@@ -75,10 +75,12 @@ def will_do(run: Run, outcome: Outcome, inner: Outcome | None = None) -> bool:
     Args:
         run: The statements.
         outcome: Of them.
-        inner: Of such a loop within; this one must come to more.
+        inner: Of such work within; only a loop that comes to more is rather it.
     """
     is_forward = not outcome.raw["backwards"] and outcome.raw["whole"]
-    is_more = inner is None or outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
+    is_more = inner is None or (
+        run.stretch.is_loop and outcome.peak_bytes > (1 + GROWS) * inner.peak_bytes
+    )
     is_alike = is_forward and not outcome.grows_bytes
     is_loop = run.stretch.is_loop or not outcome.raw["called"]
     is_work = is_loop and not outcome.raw["made_line"]
