@@ -13,6 +13,7 @@
 #include "torch/allocator/trace.hpp"
 #include "torch/base/fit.hpp"
 #include "torch/tensors/backward.hpp"
+#include "torch/tensors/draws.hpp"
 #include "torch/tensors/holders.hpp"
 #include "torch/tensors/nodes.hpp"
 #include "torch/tensors/saved.hpp"
@@ -146,6 +147,8 @@ PyMethodDef methods[] = {
      "Backward within this thread, for a forked process."},
     {"made_here", made_here, METH_O, "Whether this thread made a node of a graph."},
     {"release_saved", release_saved, METH_O, "Frees what a node of a graph has saved."},
+    {"draws", draws, METH_O, "Seed and offset of a device's generator."},
+    {"draw_from", draw_from, METH_VARARGS, "Moves it there: device, seed, offset."},
     {"leave_cuda", leave_cuda, METH_NOARGS,
      "Switches devices without CUDA from now on, in a forked process."},
     {"freed_without_cuda", freed_without_cuda, METH_NOARGS,

@@ -29,7 +29,7 @@ from recomputing import (
     train,
 )
 from support import Simulated
-from test_models import differences, prepared, train_on_cpu
+from test_models import differences, make_dropout_state, prepared, train_on_cpu
 from test_random_training import UNKNOWN, are_same
 from test_random_training import Program as Random
 from torch import nn
@@ -68,6 +68,23 @@ def test_blocks_with_dropout_draw_the_same_masks():
         return train(chain(Mlp(nn.Dropout(0.3)), Mlp(nn.Dropout(0.5))))
 
     check_recomputed(run, "Mlp")
+
+
+class Recurrent(nn.Module):
+    """Drops in cuDNN, whose state is none of PyTorch's generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(WIDTH, WIDTH, 2, dropout=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0] * torch.rand(WIDTH).to("cuda")
+
+
+@card
+def test_what_drops_beside_blocks_that_run_again_drops_the_same():
+    make_dropout_state()
+    check_recomputed(lambda: train(chain(Recurrent(), Mlp(), Mlp())), "Mlp")
 
 
 @card

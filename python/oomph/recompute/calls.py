@@ -80,6 +80,11 @@ def tensors_in(*nests: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in leaves_of(nests) if isinstance(leaf, torch.Tensor))
 
 
+def devices_of(*nests: Any) -> set[int]:
+    """The indices of the CUDA devices of all tensors in nests."""
+    return {tensor.device.index for tensor in tensors_in(*nests) if tensor.is_cuda}
+
+
 def size_of(*nests: Any) -> int:
     """Bytes of all tensors in nests."""
     return sum(tensor.nbytes for tensor in tensors_in(*nests))

@@ -25,7 +25,6 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
 )
-from torch.utils.checkpoint import get_device_states, set_device_states
 
 from oomph import _torch
 from oomph.base.attempts import attempt
@@ -33,6 +32,7 @@ from oomph.base.log import logger
 from oomph.recompute import own_hooks, python_state
 from oomph.recompute.calls import apart, leaves_of, storages_in, tensors_in
 from oomph.recompute.contents import Undone, same_bits, sum_of
+from oomph.recompute.draws import Draws
 from oomph.recompute.rerun import Rerun
 from oomph.steps import times
 
@@ -173,8 +173,7 @@ class Trial:
         self._hooks = [bool(t._backward_hooks) for t in tensors_in(args, kwargs)]
         used = (*tensors_in(args, kwargs), *module.parameters())
         self._versions = [(_torch.outline(t), t._version) for t in used]
-        self._cpu = torch.get_rng_state()
-        self._devices = get_device_states(args, kwargs)
+        self._draws = Draws(range(torch.cuda.device_count()))
 
     @property
     def again_ms(self) -> float:
@@ -268,10 +267,7 @@ class Trial:
     @contextlib.contextmanager
     def _as_before(self) -> Iterator[None]:
         """Meanwhile random states and buffers are as they were before the call."""
-        devices = range(torch.cuda.device_count())
-        with torch.random.fork_rng(devices), self._undone:
-            torch.set_rng_state(self._cpu)
-            set_device_states(*self._devices)
+        with self._draws.again(), self._undone:
             yield
 
     def run_to_repeat(self, args: Any, kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
 """Runs a call of a module again in backward, in place of keeping what it saves.
 
 PyTorch's own checkpoint does it (``torch.utils.checkpoint``, not reentrant), which
-keeps the call's inputs and runs its forward again, under the same random states and
-autocast, when backward first wants anything that it saved. What the second forward
-writes to buffers is undone.
+keeps the call's inputs and runs its forward again, under the same autocast, when
+backward first wants anything that it saved. The random states are those of the first
+forward, and what the second writes to buffers is undone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.utils import checkpoint
 
-from oomph.recompute.calls import apart
+from oomph.recompute.calls import apart, devices_of
 from oomph.recompute.contents import Undone
+from oomph.recompute.draws import Draws
 
 _generator = checkpoint._checkpoint_without_reentrant_generator
 _PARAMETERS = inspect.signature(_generator).parameters
@@ -102,16 +103,17 @@ class Rerun:
     ) -> None:
         leaves, rebuild = apart(args, kwargs)
         modules, buffers = _Modules(module), Undone(module)
+        draws = Draws(devices_of(leaves))
 
         def again(*once: Any) -> None:
             inputs, named = rebuild(once)
             if check is not None:
                 check(inputs, named)
-            with modules.as_they_were():
+            with draws.again(), modules.as_they_were():
                 module.forward(*inputs, **named)
 
         fixed: list[Any] = [
-            True,  # the random states are kept
+            False,  # random states: see draws.py
             lambda: (contextlib.nullcontext(), buffers),
             "default",  # shapes are compared
             False,
