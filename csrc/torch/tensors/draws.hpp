@@ -16,8 +16,8 @@ namespace oomph_torch
 
 inline at::CUDAGeneratorImpl *generator_of(int device)
 {
-    const at::Generator &found =
-        at::cuda::detail::getDefaultCUDAGenerator(static_cast<c10::DeviceIndex>(device));
+    const at::Generator &found = at::cuda::detail::getDefaultCUDAGenerator(
+        static_cast<c10::DeviceIndex>(device));
     return at::check_generator<at::CUDAGeneratorImpl>(found);
 }
 
