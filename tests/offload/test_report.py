@@ -52,7 +52,8 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
     result = run(STEPS + "kept = [take(64), take(10)]", card=CARD, conf=CONF)
     rows = table(result)
     assert rows["steps"] == "0"
-    assert rows["in each of the last steps"] == "none ended"
+    none = "none ended: call oomph.step() after each"
+    assert rows["in each of the last steps"] == none
     assert rows["in the first step"].startswith("10.00 MiB; each pass over it")
     assert rows["used on host pages so far"].startswith("10.00 MiB; each pass over it")
 

@@ -102,7 +102,8 @@ def _rescue_rows(now: dict[str, Any]) -> dict[str, str]:
     total = f"{now['rescues']}, {format_size(now['rescued_bytes'])}"
     return {
         "blocks that fell back to the host": total,
-        "in each of the last steps": " ".join(map(str, by_step)) or "none ended",
+        "in each of the last steps": " ".join(map(str, by_step))
+        or "none ended: call oomph.step() after each",
         "per step, on average" if now["steps"] else "in the first step": (
             f"{format_size(paid)}; {_cost(paid, now['link_to_device_bytes_per_s'])}"
         ),
