@@ -317,7 +317,7 @@ def test_so_many_steps_of_each_optimizer_are_seen(tmp_path):
     path = tmp_path / "turns.py"
     path.write_text(TAKES_TURNS)
     run = answer("--gpu", "8GiB", path)["cards"][0]["ways"]["native"]["run"]
-    assert (run["ending"], run["steps"]) == ("steps", 6)
+    assert run["ending"] == "steps" and run["steps"] >= 6  # or as long as the look
     assert run["allocated_bytes"] > GIB
 
 
