@@ -291,8 +291,10 @@ size_t oomph_ahead_recall(oomph_ahead_t *ahead, oomph_pages_t *pages)
 void oomph_ahead_drop(oomph_ahead_t *ahead)
 {
     make_no_more(ahead);
+    pthread_mutex_lock(&ahead->lock);
     while (ahead->count > 0)
         oomph_host_page_drop(ahead->pages, ahead->handles[--ahead->count]);
+    pthread_mutex_unlock(&ahead->lock);
 }
 
 void oomph_ahead_stop(oomph_ahead_t *ahead)
