@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import warnings
 
 import pytest
 import torch
@@ -469,6 +470,24 @@ def test_a_compiled_region_is_compiled_once():
         assert torch.equal(x.grad.cpu(), wanted)
     assert len(compiled) == 1
     assert sent_bytes() > 0
+
+
+@card
+def test_pytorch_warns_of_hooks_on_all_modules_only_where_the_program_has_some():
+    def warnings_of(module):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            module(rows()).sum().backward()
+        return [w for w in caught if "global hooks" in str(w.message)]
+
+    torch._dynamo.reset()
+    planner()
+    fast = torch.compile(Call(chain), backend="eager")
+    assert warnings_of(fast) == []
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert len(warnings_of(fast)) == 1
+    handle.remove()
+    assert warnings_of(fast) == []
 
 
 # ---- what stays

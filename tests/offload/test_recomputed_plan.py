@@ -106,6 +106,27 @@ def test_calls_run_again_from_the_fourth_step_on():
     assert all(s["rescues"] == 0 and 0 < s["again"] < 8 for s in steps[3:])
 
 
+@slow_link
+def test_calls_run_again_while_leaks_are_looked_for():
+    from oomph import leaks
+
+    with leaks.watch(action="count"):
+        steps = Training().steps(6, mib=20)
+    assert all(s["rescues"] == 0 and 0 < s["again"] < 8 for s in steps[3:])
+
+
+@slow_link
+def test_where_a_program_has_hooks_on_all_modules_no_call_runs_again():
+    calls = []
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, *_: calls.append(type(module))
+    )
+    steps = Training(8).steps(6, mib=20)
+    handle.remove()
+    assert [step["again"] for step in steps] == [0] * 6
+    assert calls.count(Block) == 6 * 8
+
+
 @pytest.mark.parametrize("is_narrow", [False, True])
 @pytest.mark.parametrize("mib", [20, 24, 28])
 @slow_link

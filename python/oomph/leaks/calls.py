@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from oomph.steps import global_hooks
 from oomph.steps.leader import StepLeader
 
 
@@ -71,17 +72,11 @@ class Calls:
 
     def start(self) -> None:
         """Begins to follow modules; not by hooks of their own, which are copied."""
-        hooks = torch.nn.modules.module
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._begin),
-            hooks.register_module_forward_hook(self._end, always_call=True),
-        ]
+        self._handles = global_hooks.put_on(self._begin, self._end)
 
     def stop(self) -> None:
         """Leaves them alone."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        global_hooks.take_off(self._handles)
 
     def _begin(self, *_: Any) -> None:
         if not self._are_any:

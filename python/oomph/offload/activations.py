@@ -30,6 +30,7 @@ from oomph.offload import transfer
 from oomph.offload.room import Saved
 from oomph.recompute import own_hooks
 from oomph.recompute.followers import Follower
+from oomph.steps import global_hooks
 
 
 class Policy(Protocol):
@@ -321,12 +322,7 @@ def start(policy: Policy) -> None:
         _originals = disable, autograd._saved_tensors_hooks_enable
     autograd._saved_tensors_hooks_disable = _disable
     autograd._saved_tensors_hooks_enable = _enable
-    _handles.append(nn.modules.module.register_module_forward_pre_hook(_enter))
-    _handles.append(
-        nn.modules.module.register_module_forward_hook(
-            _leave, with_kwargs=True, always_call=True
-        )
-    )
+    _handles.extend(global_hooks.put_on(_enter, _leave, with_kwargs=True))
 
 
 def stop() -> None:
@@ -354,8 +350,7 @@ def forget_in_child() -> None:
 def _remove_if_unused() -> None:
     if _policy is not None or _open_count > 0 or not _handles:
         return
-    while _handles:
-        _handles.pop().remove()
+    global_hooks.take_off(_handles)
     assert _originals is not None
     torch._C._autograd._saved_tensors_hooks_disable = _originals[0]
     torch._C._autograd._saved_tensors_hooks_enable = _originals[1]

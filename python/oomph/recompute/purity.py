@@ -34,13 +34,12 @@ from oomph.recompute.calls import apart, leaves_of, storages_in, tensors_in
 from oomph.recompute.contents import Undone, same_bits, sum_of
 from oomph.recompute.draws import Draws
 from oomph.recompute.rerun import Rerun
-from oomph.steps import times
+from oomph.steps import global_hooks, times
 
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, enum.Enum, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
-_HOOKS = 2  # of all modules that are oomph's own: before and after a call
 _RANKS = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 Aside = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -75,12 +74,7 @@ def refuses(args: Any, kwargs: Any) -> str | None:
 
 def is_watched() -> str | None:
     """Who beside oomph sees what runs now, and would see it twice; None: nobody."""
-    hooks = nn.modules.module
-    if (
-        len(hooks._global_forward_hooks) + len(hooks._global_forward_pre_hooks) > _HOOKS
-        or hooks._global_backward_hooks
-        or hooks._global_backward_pre_hooks
-    ):
+    if global_hooks.are_others():
         return "all modules have hooks"
     functions: Any = _get_current_function_mode_stack
     for mode in (*functions(), *_get_current_dispatch_mode_stack()):
