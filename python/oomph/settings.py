@@ -167,8 +167,8 @@ SETTINGS: dict[str, Setting] = {
         _auto_or_size,
         "auto",
         "auto, a size",
-        "device memory left free for libraries that allocate their own; auto: 2 % of "
-        "the card, at least 256 MiB",
+        "device memory left free for libraries that allocate their own, until an error "
+        "would come; auto: 2 % of the card, at least 256 MiB",
         lambda value: (
             _constant("reserve_bytes", "RESERVE")(value)
             if value == "auto"

@@ -91,14 +91,25 @@ def test_the_smallest_card_is_one_on_which_the_run_fits_too(recorded, tmp_path):
 @pytest.mark.long
 def test_settings_are_those_of_oomph_where_the_trace_is_replayed(recorded):
     trace, _ = recorded["native"]
-    reserves = ("64MiB", "320MiB")
     small, large = (
-        answer("--gpu", "1TiB,context=0", "--set", f"reserve:{size}", trace)
-        for size in reserves
+        answer("--gpu", "1TiB,context=0", "--set", f"page:{size}", trace)
+        for size in ("2MiB", "64MiB")
     )
     least, more = (found["smallest_bytes"] for found in (small, large))
     assert more["native"] == least["native"]
-    assert more["oomph"] - least["oomph"] == pytest.approx(256 * MIB, abs=8 * MIB)
+    assert more["oomph"] > least["oomph"] + 32 * MIB
+
+
+@pytest.mark.long
+def test_what_cuda_takes_is_that_of_each_card(recorded):
+    trace, _ = recorded["native"]
+    both = answer("--gpu", "1TiB,context=64MiB,2TiB,context=576MiB", trace)
+    alone = answer("--gpu", "2TiB,context=576MiB", trace)
+    assert [card["ways"]["native"]["run"]["other_bytes"] for card in both["cards"]] == [
+        64 * MIB,
+        576 * MIB,
+    ]
+    assert both["smallest_bytes"] == alone["smallest_bytes"]
 
 
 def test_lines_and_phases_are_recorded(recorded):

@@ -161,7 +161,8 @@ static oomph_rung_result_t host_pages(oomph_request_context_t *ctx, size_t on_de
         return OOMPH_RETRY;
     if (*spare < count)
         oomph_ahead_take(&ctx->device->ahead, pages, count - *spare);
-    size_t have = oomph_pages_available(pages, OOMPH_TIER_HOST, count, false);
+    size_t have =
+        oomph_pages_available(pages, OOMPH_TIER_HOST, count, OOMPH_RESERVE_WHOLE);
     if (have < count && oomph_ahead_recall(&ctx->device->ahead, pages) > 0)
         return OOMPH_RETRY;
     if (have < count)

@@ -129,7 +129,7 @@ size_t oomph_missing_bytes(const oomph_request_context_t *ctx)
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t have = survey.now + survey.later +
                   oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, want,
-                                        oomph_may_use_reserve(ctx));
+                                        oomph_kept_reserve(ctx));
 
     // As many, and yet in vain: the driver has fewer than it says.
     return (have < want ? want - have : want) * device->pages.page_bytes;

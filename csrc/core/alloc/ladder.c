@@ -6,7 +6,7 @@
  * - On a miss the block is placed where the fewest pages are missing, and the ladder is
  *   climbed for these: spare and new pages, up to the limit; free pages of other holes
  *   and streams, at once if their work has finished, else after waiting for it; what
- *   PyTorch and the driver cache themselves; host pages; the error.
+ *   PyTorch and the driver cache themselves; host pages; the reserve; the error.
  * - Before a block falls back to the host, and before the error, the collector is
  *   asked to free what the program can no longer reach. Then, before it falls back,
  *   what will be used last is sent to the host in its place.
@@ -87,7 +87,7 @@ static oomph_rung_result_t find_span(oomph_request_context_t *ctx)
 static size_t available(const oomph_request_context_t *ctx)
 {
     return oomph_pages_available(&ctx->device->pages, OOMPH_TIER_DEVICE,
-                                 ctx->span.missing_count, oomph_may_use_reserve(ctx));
+                                 ctx->span.missing_count, oomph_kept_reserve(ctx));
 }
 
 static oomph_rung_result_t rung_grow(oomph_request_context_t *ctx)
@@ -201,6 +201,17 @@ static oomph_rung_result_t rung_host(oomph_request_context_t *ctx,
     return result;
 }
 
+// What is left free for libraries is worth less than what would fail now. It comes
+// before what takes long, as a program may need it in each step. But a trial is to fail
+// where there is no other room.
+static oomph_rung_result_t rung_reserve(oomph_request_context_t *ctx)
+{
+    if (ctx->spends_reserve || oomph_offload_is_forbidden_by(OOMPH_BAN_TRIAL))
+        return OOMPH_NEXT;
+    ctx->spends_reserve = true;
+    return available(ctx) > 0 ? OOMPH_RETRY : OOMPH_NEXT;
+}
+
 /* ---- Pools with a source of their own */
 
 static bool has_source(const oomph_pool_t *pool)
@@ -309,6 +320,8 @@ static oomph_rung_result_t next_rung(oomph_request_context_t *ctx,
     if (result == OOMPH_NEXT)
         result = rung_host(ctx, block);
     if (result == OOMPH_NEXT)
+        result = rung_reserve(ctx);
+    if (result == OOMPH_NEXT)
         result = rung_callbacks(ctx, true);
     if (result == OOMPH_NEXT)
         result = oomph_rung_garbage(ctx, true);
@@ -334,13 +347,11 @@ static oomph_status_t give_up(oomph_request_context_t *ctx)
                           "pool has no free block; oomph adds no memory to such a pool",
                           oomph_size_text(ctx->bytes).text);
     return oomph_fail(
-        OOMPH_ERR_NO_MEMORY,
-        "no room for %s: %s of %s in use, %s free (%s of it reserved); %s%s",
+        OOMPH_ERR_NO_MEMORY, "no room for %s: %s of %s in use, %s free; %s%s",
         oomph_size_text(ctx->bytes).text,
         oomph_size_text(oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE)).text,
         oomph_size_text(total_bytes).text, oomph_size_text(free_bytes).text,
-        oomph_size_text(device->pages.reserve_bytes).text, oomph_host_refusal(ctx),
-        ctx->uncollected != NULL ? ctx->uncollected : "");
+        oomph_host_refusal(ctx), ctx->uncollected != NULL ? ctx->uncollected : "");
 }
 
 oomph_status_t oomph_reclaim(oomph_request_context_t *ctx, oomph_block_t **block)

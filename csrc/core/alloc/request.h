@@ -20,6 +20,7 @@ typedef struct oomph_request_context {
     bool buffer;          // for our own copies: the CPU need not use it
     bool prepared;        // to be ready for a capture (capture.c)
     const char *host_ban; // why it must not fall back to the host; NULL: it may
+    bool spends_reserve;  // nothing else is left but the error
     bool whole;           // it does not come on both tiers
     bool asked_others;    // other devices have been asked for host memory
     bool fell_back_to_host;
@@ -42,8 +43,11 @@ static inline oomph_rung_result_t oomph_rung_fail(oomph_request_context_t *ctx,
     return OOMPH_FAIL;
 }
 
-// Whether the request may use the headroom.
-static inline bool oomph_may_use_reserve(const oomph_request_context_t *ctx)
+// What the request leaves of the reserve.
+static inline oomph_reserve_t oomph_kept_reserve(const oomph_request_context_t *ctx)
 {
-    return ctx->pool->small || ctx->request->may_use_reserve;
+    if (ctx->spends_reserve)
+        return OOMPH_RESERVE_SPENT;
+    return ctx->pool->small || ctx->request->may_use_reserve ? OOMPH_RESERVE_HALF
+                                                             : OOMPH_RESERVE_WHOLE;
 }

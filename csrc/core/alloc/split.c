@@ -33,7 +33,7 @@ bool oomph_splits(const oomph_request_context_t *ctx)
 static size_t available(const oomph_request_context_t *ctx, size_t count)
 {
     return oomph_pages_available(&ctx->device->pages, OOMPH_TIER_DEVICE, count,
-                                 oomph_may_use_reserve(ctx));
+                                 oomph_kept_reserve(ctx));
 }
 
 // What a split block has on the host at least: room for those that come after it, of

@@ -103,7 +103,8 @@ static bool pages_are_there(oomph_device_t *device, const oomph_request_t *reque
     size_t more = wanted > has ? (size_t)(wanted - has) : 0;
     size_t count = oomph_round_up(more, pages->page_bytes) / pages->page_bytes;
 
-    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, count, false) == count;
+    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, count,
+                                 OOMPH_RESERVE_WHOLE) == count;
 }
 
 /* ---- What moves away */

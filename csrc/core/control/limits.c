@@ -80,9 +80,9 @@ oomph_status_t oomph_largest_free(int ordinal, size_t *bytes)
     // Every free page can be part of one block.
     oomph_survey_t survey = oomph_steal_survey(device, &reach);
     size_t most = device->total_bytes / device->pages.page_bytes;
-    size_t count =
-        survey.now + survey.later +
-        oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, most, false);
+    size_t count = survey.now + survey.later +
+                   oomph_pages_available(&device->pages, OOMPH_TIER_DEVICE, most,
+                                         OOMPH_RESERVE_WHOLE);
     *bytes = count * device->pages.page_bytes;
     oomph_unlock(device);
     return OOMPH_OK;

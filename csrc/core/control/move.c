@@ -84,10 +84,11 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
 
     if (tier == OOMPH_TIER_HOST && spare < want)
         oomph_ahead_take(&device->ahead, pages, want - spare);
-    bool is_short = oomph_pages_available(pages, tier, want, false) < want;
+    bool is_short =
+        oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE) < want;
     if (is_short && tier == OOMPH_TIER_HOST &&
         oomph_ahead_recall(&device->ahead, pages) > 0)
-        is_short = oomph_pages_available(pages, tier, want, false) < want;
+        is_short = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE) < want;
     if (tier == OOMPH_TIER_HOST && !is_short && pages->tiers[tier].spare_count < want)
         oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)
@@ -97,10 +98,10 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
         return status;
     device->stats.swap_drains++;
     oomph_collect(device);
-    *room = oomph_pages_available(pages, tier, want, false);
+    *room = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE);
     if (is_short && *room < want) {
         oomph_steal(device, &reach, want - *room, NULL);
-        *room = oomph_pages_available(pages, tier, want, false);
+        *room = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE);
     }
     device->under_pressure = was_under_pressure;
     return OOMPH_OK;

@@ -23,7 +23,8 @@ static bool layout_fits(oomph_pool_t *pool)
         oomph_round_up(pool->layout.bytes, pages->page_bytes) / pages->page_bytes;
     size_t missing = needed - oomph_min(needed, movable);
 
-    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, missing, false) == missing;
+    return oomph_pages_available(pages, OOMPH_TIER_DEVICE, missing,
+                                 OOMPH_RESERVE_WHOLE) == missing;
 }
 
 // Moves the pool's free pages into the arena in one go, once the work that used them

@@ -165,7 +165,8 @@ size_t oomph_device_room(oomph_device_t *device)
     size_t most = device->total_bytes / pages->page_bytes;
 
     return (stack->count - stack->spare_count +
-            oomph_pages_available(pages, OOMPH_TIER_DEVICE, most, false)) *
+            oomph_pages_available(pages, OOMPH_TIER_DEVICE, most,
+                                  OOMPH_RESERVE_WHOLE)) *
            pages->page_bytes;
 }
 

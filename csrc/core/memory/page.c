@@ -27,21 +27,20 @@ void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int de
                              .limit_bytes = SIZE_MAX};
 }
 
-// Bytes that the driver would still give beyond the reserve. Asks it when the answer
-// may decide, or has grown old.
-static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, bool may_use_reserve)
+// Bytes that the driver would still give beyond what is kept free. Asks it when the
+// answer may decide, or has grown old.
+static size_t driver_room(oomph_pages_t *pages, size_t want_bytes, size_t kept_bytes)
 {
-    size_t reserve = may_use_reserve ? pages->reserve_bytes / 2 : pages->reserve_bytes;
     size_t total;
 
-    if (pages->known_free_bytes < reserve + want_bytes ||
+    if (pages->known_free_bytes < kept_bytes + want_bytes ||
         pages->unchecked_bytes >= RECHECK_BYTES) {
         if (pages->driver->memory_info(pages->device, &pages->known_free_bytes,
                                        &total) != OOMPH_OK)
             pages->known_free_bytes = 0;
         pages->unchecked_bytes = 0;
     }
-    return pages->known_free_bytes > reserve ? pages->known_free_bytes - reserve : 0;
+    return pages->known_free_bytes - oomph_min(pages->known_free_bytes, kept_bytes);
 }
 
 static size_t host_room(const oomph_pages_t *pages)
@@ -57,7 +56,7 @@ static size_t host_room(const oomph_pages_t *pages)
 }
 
 size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,
-                             bool may_use_reserve)
+                             oomph_reserve_t reserve)
 {
     const oomph_page_stack_t *stack = &pages->tiers[tier];
     if (stack->spare_count >= want)
@@ -70,7 +69,8 @@ size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t wan
     } else {
         size_t taken = oomph_pages_bytes(pages, tier);
         room = pages->limit_bytes > taken ? pages->limit_bytes - taken : 0;
-        room = oomph_min(room, driver_room(pages, want_bytes, may_use_reserve));
+        size_t kept_bytes = pages->reserve_bytes / OOMPH_RESERVE_WHOLE * reserve;
+        room = oomph_min(room, driver_room(pages, want_bytes, kept_bytes));
     }
     return oomph_min(want, stack->spare_count + room / pages->page_bytes);
 }

@@ -29,6 +29,13 @@ static inline void oomph_host_limit_give(oomph_host_limit_t *host, uint64_t byte
     atomic_fetch_sub(&host->used_bytes, bytes);
 }
 
+// What of the reserve stays free when pages are taken, in halves.
+typedef enum oomph_reserve {
+    OOMPH_RESERVE_SPENT, // before the error
+    OOMPH_RESERVE_HALF,  // for small blocks, and workspaces of libraries
+    OOMPH_RESERVE_WHOLE,
+} oomph_reserve_t;
+
 typedef struct oomph_page_stack {
     oomph_handle_t *spare; // created, mapped nowhere
     size_t spare_count;
@@ -73,10 +80,10 @@ typedef struct oomph_pages {
 void oomph_pages_init(oomph_pages_t *pages, const oomph_driver_t *driver, int device,
                       size_t page_bytes, oomph_host_limit_t *host);
 
-// How many of `want` pages could be taken now. `may_use_reserve` requests may use half
-// of the reserve.
+// How many of `want` pages could be taken now, if so much of the reserve stays free.
+// On the host there is none.
 size_t oomph_pages_available(oomph_pages_t *pages, oomph_tier_t tier, size_t want,
-                             bool may_use_reserve);
+                             oomph_reserve_t reserve);
 
 // A spare page, or a new one. Limits are the caller's business (see above).
 // Errors: OOMPH_ERR_NO_MEMORY, OOMPH_ERR_DRIVER.

@@ -35,9 +35,8 @@ def _take_device(found: Found, match: re.Match[str]) -> None:
 
 def _take_oomph(found: Found, match: re.Match[str]) -> None:
     found.flags.add("oomph")
-    for name, group in (("reserve", 1), ("missing", 3)):
-        if match[group]:
-            found.amounts[name] = Amount.read(match[group], match[group + 1])
+    if match[1]:
+        found.amounts["missing"] = Amount.read(match[1], match[2])
 
 
 def _flag(name: str) -> Callable[[Found, re.Match[str]], None]:
@@ -98,8 +97,7 @@ _PYTORCH = _fields(
     ),
     # What oomph goes on with: a sentence, and a line of its report.
     oomph=(
-        rf"oomph:(?:noroomfor{_ON}free\({SIZE}ofit(?:areserve|reserved)\))?"
-        rf"(?:{_ON}{SIZE}(?:aremissing|short|isneeded))?",
+        rf"oomph:(?:{_ON}{SIZE}(?:aremissing|short|isneeded))?",
         _take_oomph,
     ),
 )

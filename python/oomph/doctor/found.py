@@ -22,7 +22,7 @@ class Found:
             ``reserved`` (what PyTorch has from the driver), ``unallocated`` (reserved,
             but in no tensor), ``this_process``, ``private`` (free blocks of private
             pools, which count as allocated), ``host`` (of what is reserved, by oomph),
-            ``reserve`` and ``missing`` (as oomph counts them), ``other`` (of this
+            ``missing`` (as oomph counts it), ``other`` (of this
             process, but not PyTorch's), ``resident`` (in host memory), ``peak``.
             None: the text says that it is not known.
         processes: Amounts of processes that the text names, by their id.

@@ -154,11 +154,9 @@ def _asked(case: Case) -> str:
     if now.limit_decides:
         left = now.room if case.short else "less"
         return f"{said}, {left} left of {now.allowed} allowed{missing}"
-    reserve = case.found.amount("reserve")
-    within = f" ({reserve} of it oomph's reserve)" if reserve else ""
     free = now.free if now.free else now.room
     although = "" if missing else "although "
-    return f"{said}, {although}{free}{of} are free{within}{missing}"
+    return f"{said}, {although}{free}{of} are free{missing}"
 
 
 def _facts(found: Found) -> str:

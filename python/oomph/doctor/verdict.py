@@ -107,11 +107,10 @@ def account(found: Found) -> Account:
         elif cached is not None:
             reserved = allocated + cached
     allowed = found.amount("allowed")
-    held, reserve = reserved or allocated, found.amount("reserve")
+    held = reserved or allocated
     if held is not None:
         held += found.amount("other") or ZERO
-    usable = _not_negative(free - reserve) if free and reserve else free
-    room, limited = _room(usable, allowed, held)
+    room, limited = _room(free, allowed, held)
     missing = requested - room if requested and room else None
     missing = found.amount("missing") or _not_negative(missing)
     on_device = {"pytorch": reserved, "async": allocated}.get(found.form)

@@ -227,13 +227,17 @@ class Runs:
         """The run with all the memory that the script wants.
 
         PyTorch's allocator does the same on all cards on which the script asks for the
-        same: one stands for these. Times depend on the card.
+        same: one stands for these. Times depend on the card, and so does what others
+        take of it, such as CUDA's context.
         """
-        if way in PYTORCHS:
-            trace = tuple(self.roomy(card, Way.OOMPH).trace)
-            with self._lock:
-                card = self._as.setdefault(trace, card)
-        return self.run(Place(card.roomy, way), f"{card.name} without a limit")
+        if way not in PYTORCHS:
+            return self.run(Place(card.roomy, way), f"{card.name} without a limit")
+        here = self.roomy(card, Way.OOMPH)
+        with self._lock:
+            card = self._as.setdefault(tuple(here.trace), card)
+        record = self.run(Place(card.roomy, way), f"{card.name} without a limit")
+        more = here.other_bytes - self.roomy(card, Way.OOMPH).other_bytes
+        return replace(record, other_bytes=record.other_bytes + more)
 
     def at_peak(self, card: Target) -> Record | None:
         """The run on a card that is full just at the script's peak, which says why.
@@ -366,12 +370,12 @@ class Runs:
 def _known(roomy: Record, card: Target, way: Way) -> bool | None:
     """What the run without a limit says for certain of a card.
 
-    PyTorch's allocator does the same on a smaller card until that is full, oomph until
-    its reserve is touched. None does with less than what the script holds.
+    An allocator does the same on a smaller card until that is full, a rescue until the
+    reserve is touched. None does with less than what the script holds.
     """
     if roomy.asks_size or roomy.failures:
         return None
-    reserve = 0 if way in PYTORCHS else RESERVE_BYTES
+    reserve = RESERVE_BYTES if way is Way.RESCUE else 0
     if roomy.needed_bytes + reserve <= card.memory_bytes:
         return True
     is_too_much = roomy.allocated_bytes + roomy.other_bytes > card.memory_bytes

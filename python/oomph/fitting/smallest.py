@@ -8,7 +8,7 @@ from oomph import simulate
 from oomph.fitting.cards import Target, of_size
 from oomph.fitting.limit import Late
 from oomph.fitting.measuring import Way
-from oomph.fitting.runs import PAGE_BYTES, PYTORCHS, RESERVE_BYTES, Runs
+from oomph.fitting.runs import PAGE_BYTES, RESERVE_BYTES, Runs
 
 _PARTS, _RESCUE_PARTS = 128, 8  # of what it needs: so exact is the smallest card
 
@@ -61,7 +61,7 @@ class _Search:
         roomy = runs.roomy(card, Way.OOMPH if is_rescue else way)
         if not roomy.allocated_bytes:
             return None
-        high = roomy.needed_bytes + (0 if way in PYTORCHS else RESERVE_BYTES)
+        high = roomy.needed_bytes + (RESERVE_BYTES if is_rescue else 0)
         needs_less = is_rescue or roomy.asks_size or runs.goes_on()
         low = roomy.other_bytes + (0 if needs_less else roomy.allocated_bytes)
         parts = _RESCUE_PARTS if is_rescue else _PARTS
