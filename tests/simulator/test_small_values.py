@@ -299,3 +299,27 @@ def test_what_is_known_is_chosen_by_its_values():
 @known
 def test_the_next_token_is_not_known():
     assert torch.randn(3, 32000, device="cuda").argmax(-1).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("count", [8, 40, 400])
+@known
+def test_an_optimizer_goes_on_whose_steps_were_loaded_to_the_gpu(count):
+    parameters = [
+        torch.nn.Parameter(torch.zeros(1 << 14, device="cuda")) for _ in range(count)
+    ]
+    optimizer = torch.optim.AdamW(parameters)
+
+    def step():
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+
+    step()
+    state = optimizer.state_dict()
+    for each in state["state"].values():
+        each["step"] = each["step"].to("cuda")  # as torch.load(map_location="cuda")
+    optimizer.load_state_dict(state)
+    for _ in range(3):
+        step()
+    steps = [optimizer.state[parameter]["step"] for parameter in parameters]
+    assert all(each.is_cuda and each.item() == 4 for each in steps)

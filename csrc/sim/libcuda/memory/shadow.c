@@ -1,12 +1,10 @@
 #include "libcuda/memory/shadow.h"
 
-#include "libcuda/base/ranges.h"
-
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WRITES = 128 };
+enum { WRITES = 1024 };
 
 static const uint64_t KEPT_BYTES = 256ull << 20; // of all writes
 
@@ -17,7 +15,7 @@ typedef struct write {
     char *data;        // NULL: zeros
 } write_t;
 
-static write_t writes[WRITES]; // those in use come first
+static write_t writes[WRITES]; // by address; none overlaps another
 static size_t write_count;
 static uint64_t kept_bytes, uses;
 
@@ -25,7 +23,9 @@ static void drop(size_t place)
 {
     kept_bytes -= writes[place].room;
     free(writes[place].data);
-    writes[place] = writes[--write_count];
+    write_count--;
+    memmove(&writes[place], &writes[place + 1],
+            (write_count - place) * sizeof writes[0]);
 }
 
 static void drop_idle(void)
@@ -49,12 +49,32 @@ static uint64_t end_of(const write_t *write)
     return write->addr + write->bytes;
 }
 
+// The place of the first write that ends behind an address.
+static size_t first_behind(uint64_t addr)
+{
+    size_t low = 0, high = write_count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (end_of(&writes[middle]) <= addr)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// That of the first write that may have some of a range.
+static size_t first_in(uint64_t addr, uint64_t bytes)
+{
+    return bytes > 0 ? first_behind(addr) : write_count;
+}
+
 static write_t *find(uint64_t addr)
 {
-    for (size_t i = 0; i < write_count; i++)
-        if (writes[i].addr <= addr && addr < end_of(&writes[i]))
-            return &writes[i];
-    return NULL;
+    const size_t place = first_behind(addr);
+
+    return place < write_count && writes[place].addr <= addr ? &writes[place] : NULL;
 }
 
 // A write that is in no place yet, of zeros if `source` is NULL. It has no bytes if the
@@ -79,22 +99,22 @@ static void keep(write_t write)
     while (write_count == WRITES ||
            (write_count > 0 && kept_bytes + write.room > KEPT_BYTES))
         drop_idle();
+    const size_t place = first_behind(write.addr);
+    memmove(&writes[place + 1], &writes[place],
+            (write_count - place) * sizeof writes[0]);
     write.last_use = ++uses;
     kept_bytes += write.room;
-    writes[write_count++] = write;
+    writes[place] = write;
+    write_count++;
 }
 
 void sim_shadow_forget(uint64_t addr, uint64_t bytes)
 {
     const uint64_t end = addr + bytes;
 
-    for (size_t i = 0; i < write_count;) {
+    for (size_t i = first_in(addr, bytes); i < write_count && writes[i].addr < end;) {
         write_t *write = &writes[i];
         const uint64_t write_end = end_of(write);
-        if (!sim_overlap(write->addr, write->bytes, addr, bytes)) {
-            i++;
-            continue;
-        }
         const uint64_t tail = write_end > end ? write_end - end : 0;
         char *from = write->data != NULL ? write->data + (write->bytes - tail) : NULL;
         if (write->addr < addr) {
@@ -135,10 +155,10 @@ void sim_shadow_zero(uint64_t addr, uint64_t bytes)
     keep(made(addr, NULL, bytes));
 }
 
-// The part of a write that lies in a range.
+// The part of a write that lies in a range, as some of it does.
 typedef struct part {
-    uint64_t addr, bytes; // 0: none does
-    const char *data;     // NULL: zeros
+    uint64_t addr, bytes;
+    const char *data; // NULL: zeros
 } part_t;
 
 static part_t part_of(const write_t *write, uint64_t addr, uint64_t bytes)
@@ -146,7 +166,7 @@ static part_t part_of(const write_t *write, uint64_t addr, uint64_t bytes)
     const uint64_t begin = write->addr > addr ? write->addr : addr;
     const uint64_t end = end_of(write) < addr + bytes ? end_of(write) : addr + bytes;
 
-    return (part_t){begin, end > begin ? end - begin : 0,
+    return (part_t){begin, end - begin,
                     write->data != NULL ? write->data + (begin - write->addr) : NULL};
 }
 
@@ -155,10 +175,9 @@ uint64_t sim_shadow_read(uint64_t addr, void *out, uint64_t bytes)
     uint64_t known = 0;
 
     memset(out, 0, bytes);
-    for (size_t i = 0; i < write_count; i++) {
+    for (size_t i = first_in(addr, bytes);
+         i < write_count && writes[i].addr < addr + bytes; i++) {
         const part_t part = part_of(&writes[i], addr, bytes);
-        if (part.bytes == 0)
-            continue;
         if (part.data != NULL)
             memcpy((char *)out + (part.addr - addr), part.data, part.bytes);
         known += part.bytes;
@@ -225,10 +244,10 @@ void sim_shadow_copy(uint64_t dst, uint64_t src, uint64_t bytes)
     size_t count = 0;
 
     sim_shadow_forget(dst, bytes);
-    for (size_t i = 0; i < write_count; i++) {
+    for (size_t i = first_in(src, bytes);
+         i < write_count && writes[i].addr < src + bytes; i++) {
         const part_t part = part_of(&writes[i], src, bytes);
-        if (part.bytes > 0)
-            copies[count++] = made(dst + (part.addr - src), part.data, part.bytes);
+        copies[count++] = made(dst + (part.addr - src), part.data, part.bytes);
     }
     for (size_t i = 0; i < count; i++)
         keep(copies[i]);

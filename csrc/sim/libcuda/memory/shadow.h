@@ -2,9 +2,9 @@
  * writes of the host, and what was computed of them, are kept until a kernel runs that
  * may change them. One of an operator whose cost is known changes what that says; any
  * other may change everything. Programs send sizes and indices through a device
- * (distributed ones do) and need them back. 128 writes are kept, those of the latest
- * use, of 256 MiB at most; a look goes through all of them. The caller holds the
- * driver's lock.
+ * (distributed ones do) and need them back. 1024 writes are kept, those of the latest
+ * use, of 256 MiB at most, in the order of their addresses: a look is a binary search.
+ * The caller holds the driver's lock.
  */
 #pragma once
 #include "sim.h"

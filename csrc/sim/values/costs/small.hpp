@@ -28,8 +28,9 @@ namespace oomph_values
 
 inline constexpr uint64_t SMALL_BYTES = 4096;
 inline constexpr uint64_t INTEGERS_BYTES = 64 << 20; // as the driver keeps
-inline constexpr size_t SMALL_COUNT = 16;            // tensors of an operator
-inline constexpr int64_t OPTIONS_MAX = 1024;     // more are those of a vocabulary, say
+inline constexpr size_t SMALL_COUNT = 16;            // tensors of an operator,
+inline constexpr size_t LIST_COUNT = 1024;   // or of one that works on lists of numbers
+inline constexpr int64_t OPTIONS_MAX = 1024; // more are those of a vocabulary, say
 inline constexpr uint64_t BITS_BYTES = 64 << 10; // of what may be certain in part
 
 // Operators that name which of the options along a dimension is the best.
@@ -75,11 +76,16 @@ class Small
     static bool are_small(const Stack &values, size_t &count)
     {
         for (const IValue &value : values) {
-            if (value.isList() && value.toListRef().size() > SMALL_COUNT)
+            const bool is_list = value.isList();
+            if (is_list && value.toListRef().size() > LIST_COUNT)
                 return false;
-            for (const Tensor &tensor : tensors(value))
-                if (tensor.defined() && (!is_small(tensor) || ++count > SMALL_COUNT))
+            for (const Tensor &tensor : tensors(value)) {
+                if (!tensor.defined())
+                    continue;
+                count += !is_list || tensor.numel() > 1;
+                if (!is_small(tensor) || count > SMALL_COUNT)
                     return false;
+            }
         }
         return true;
     }
