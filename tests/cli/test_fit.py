@@ -523,6 +523,25 @@ def test_a_question_that_cannot_be_asked_is_an_error(words):
     assert BAD_QUESTIONS[words] in result.err
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("train.ipynb", '{"cells": []}', "train.ipynb is a notebook, and no script"),
+        (
+            "train.sh",
+            "#!/bin/bash\npython train.py --batch 8\n",
+            "train.sh is no Python script (it begins with #!/bin/bash): name the one",
+        ),
+    ],
+)
+def test_what_is_no_script_is_told_before_it_is_run(name, text, said, tmp_path):
+    file = tmp_path / name
+    file.write_text(text)
+    result = fit("--gpu", "1GiB", file)
+    assert result.code == 2
+    assert said in result.err
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]

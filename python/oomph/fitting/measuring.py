@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oomph import settings, simulate
+from oomph.base.script import check_script
 from oomph.fitting.limit import Limit
 from oomph.fitting.process import forking
 from oomph.fitting.process.launcher import Job, Launcher
@@ -128,14 +129,12 @@ class Script:
             options: The other attributes.
 
         Raises:
-            ValueError: There is no such file, or an option makes no sense.
+            ValueError: There is no such script, or an option makes no sense.
         """
         is_module = words[:1] == ["-m"]
         target, *arguments = words[is_module:] or [""]
-        if not is_module and os.path.isdir(target):
-            raise ValueError(f"{target} is a folder, and no script")
-        if not is_module and not os.path.isfile(target):
-            raise ValueError(f"there is no file {target}")
+        if not is_module:
+            check_script(target)
         return cls(target, tuple(arguments), is_module, **options)
 
 

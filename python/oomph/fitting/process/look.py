@@ -3,6 +3,8 @@
 Six are where each is like the others. Where batches get longer, another optimizer takes
 over, or each tenth step is followed by an evaluation, they are not: so one run looks
 on, for as long as those took, and the others end with the step that had the peak.
+Where the peak rises meanwhile it looks on as long again, as a curriculum may go on,
+and longer where steps differ.
 
 Where steps differ they end with the last one: an allocator that has blocks of other
 sizes may need most after that peak, in pieces that do not fit.
@@ -13,7 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-_MORE_S = 2.0, 10.0  # to look on for, at least and at most
+_MORE_S = 2.0, 10.0  # to look on for from the last peak, at least and at most
+_MOST_S = 30.0  # in all
 _MORE = 0.01  # of what is held at the peak: less is none
 _ALIKE = 0.02  # of what a step needs: more than that tells two apart
 
@@ -41,7 +44,7 @@ class Look:
         self.enough, self.until, self.seconds = 0, 0, 0.0
         self.trace: list[int] = []
         self._goes_on, self._began = goes_on, time.monotonic()
-        self._peak_bytes = self._end = 0.0
+        self._peak_bytes = self._first = self._end = 0.0
 
     def elapsed_s(self) -> float:
         """How long the run has taken."""
@@ -62,11 +65,13 @@ class Look:
         """
         now, count = time.monotonic(), len(steps_bytes)
         if not self.enough:
-            least, most = _MORE_S
-            self._end = now + min(max(least, now - self._began), most)
+            self._first = now
         has_peak = not self.enough or peak_bytes > (1 + _MORE) * self._peak_bytes
         if has_peak:
             self.enough, self._peak_bytes = count, peak_bytes
+            least, most = _MORE_S
+            more = most if differ(steps_bytes) else max(least, now - self._began)
+            self._end = min(now + min(more, most), self._first + _MOST_S)
         if has_peak or differ(steps_bytes):
             self.until, self.trace = count, trace()
             self.seconds = self.elapsed_s()
