@@ -286,6 +286,67 @@ def test_nccl_takes_device_memory_and_time_as_the_card_has_it():
     assert 0.7 * 25e9 < bus["rtx4090"] < 0.82 * 25.2e9, bus
 
 
+# A collective, and 67 ms of products on another stream. Rank 1 comes to it when rank 0
+# says so, in real time; on the clock it comes as soon.
+BESIDE = """
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.empty(8192, 8192, device=device)
+    given = torch.empty(1 << 20, device=device)
+    side = torch.cuda.Stream()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):
+        dist.barrier()
+        torch.cuda.synchronize()
+    def begin_collective():
+        begin.record()
+        dist.all_reduce(given)
+        end.record()
+    if rank == 0:
+        begin_collective()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                x @ x
+    """
+
+
+def test_a_rank_that_comes_late_in_real_time_costs_nothing_on_the_clock():
+    found = run_ranks(
+        2,
+        BESIDE
+        + """
+    if rank == 0:
+        side.synchronize()
+        store.set("come", "now")
+    else:
+        store.wait(["come"])
+        begin_collective()
+    end.synchronize()
+    print(begin.elapsed_time(end))
+    """,
+        "h100,context=0",
+    )
+    for each in found:
+        assert 0 < float(each.out) < 1, each.out
+
+
+def test_who_waits_for_others_lets_them_come_before_the_clock_moves_on():
+    found = run_ranks(
+        2,
+        BESIDE
+        + """
+    if rank == 0:
+        store.set("come", "now")
+    else:
+        store.wait(["come"])
+        begin_collective()
+    end.synchronize()
+    print(side.query())
+    """,
+        "h100,context=0",
+    )
+    assert found[0].out == "False\n"
+
+
 # ---- what goes wrong
 
 

@@ -3,6 +3,8 @@
 #include "libcuda/base/slab.h"
 #include "libcuda/objects/work.h"
 
+#include <string.h>
+
 static sim_slab_t operations = {.object_bytes = sizeof(sim_operation_t)};
 static sim_operation_t *memory_users; // pending operations that touch memory
 static uint64_t memory_user_count, meeting_count, executed_count;
@@ -10,6 +12,16 @@ static uint64_t memory_user_count, meeting_count, executed_count;
 bool sim_ticket_is_done(sim_ticket_t ticket)
 {
     return ticket.stream == NULL || ticket.stream->completed_count >= ticket.number;
+}
+
+uint64_t sim_ticket_end_ns(sim_ticket_t ticket)
+{
+    if (ticket.stream == NULL || ticket.number == 0)
+        return 0;
+    const uint64_t newest = ticket.stream->completed_count;
+    const bool is_old = ticket.number + SIM_STREAM_ENDS <= newest;
+    const uint64_t number = is_old ? newest - SIM_STREAM_ENDS + 1 : ticket.number;
+    return ticket.stream->ends_ns[number % SIM_STREAM_ENDS];
 }
 
 sim_ticket_t sim_ticket_of_last(CUstream stream)
@@ -77,6 +89,7 @@ void sim_pending_remove(sim_operation_t *operation)
     if (sim_stream_delays_default(stream))
         stream->context->blocking_pending_count--;
     stream->completed_count = operation->number;
+    stream->ends_ns[operation->number % SIM_STREAM_ENDS] = operation->end_ns;
     executed_count++;
     if (sim_work_uses_memory(&operation->work))
         unlink_memory_user(operation);
@@ -144,6 +157,7 @@ static void empty(CUstream stream)
     stream->head = stream->tail = NULL;
     stream->pending_count = stream->memory_user_count = 0;
     stream->completed_count = stream->enqueued_count;
+    memset(stream->ends_ns, 0, sizeof stream->ends_ns);
     stream->held = stream->is_ready = stream->is_blocked = false;
 }
 

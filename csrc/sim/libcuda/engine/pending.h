@@ -12,7 +12,7 @@ struct sim_operation {
     sim_work_t work;
     CUstream stream;
     uint64_t number; // its ticket: its place in the stream, from 1
-    uint64_t end_ns;
+    uint64_t given_ns, end_ns;
     uint64_t sequence; // orders equal end times
     bool started, executing, parked;
     bool has_come;                              // its stream, to it
@@ -30,6 +30,9 @@ void sim_pending_remove(sim_operation_t *operation);
 
 // Whether the stream has come that far.
 bool sim_ticket_is_done(sim_ticket_t ticket);
+
+// When it had, if it has. Of what is long ago, a later time.
+uint64_t sim_ticket_end_ns(sim_ticket_t ticket);
 
 // The ticket of what was given to the stream last.
 sim_ticket_t sim_ticket_of_last(CUstream stream);

@@ -180,8 +180,25 @@ static void complete(sim_operation_t *operation)
         sim_callback_run(operation, finish);
         return;
     }
-    sim_work_execute(&operation->work, operation->stream, sim_clock_ns());
+    sim_work_execute(&operation->work, operation->stream, operation->end_ns);
     retire(operation);
+}
+
+// When the stream came to the operation. That is now, but behind what other processes
+// were waited for: they may come, on their own way through real time, when the clock
+// here has moved on. Then the stream catches up.
+static uint64_t came_ns(const sim_operation_t *operation)
+{
+    const sim_ticket_t before = {operation->stream, operation->number - 1};
+    uint64_t came_ns = operation->given_ns;
+
+    if (operation->work.kind == SIM_WORK_WAIT_VALUE)
+        return sim_clock_ns();
+    if (sim_ticket_end_ns(before) > came_ns)
+        came_ns = sim_ticket_end_ns(before);
+    if (sim_ticket_end_ns(operation->work.ticket) > came_ns)
+        came_ns = sim_ticket_end_ns(operation->work.ticket);
+    return came_ns;
 }
 
 // The stream has come to the operation: other processes hear of it, if they wait.
@@ -190,7 +207,7 @@ static void come_to(sim_operation_t *operation)
     const oomph_sim_meeting_t *meeting = sim_work_meeting(&operation->work);
 
     if (meeting != NULL && !operation->has_come)
-        meeting->come(operation->work.compute->what.argument, sim_clock_ns());
+        meeting->come(operation->work.compute->what.argument, came_ns(operation));
     operation->has_come = true;
 }
 
@@ -209,9 +226,9 @@ static void start_head(CUstream stream)
         sim_race_report_start(operation);
     operation->started = true;
     operation->end_ns =
-        sim_engine_start(&operation->work, stream->context, sim_clock_ns());
+        sim_engine_start(&operation->work, stream->context, came_ns(operation));
     operation->sequence = sequence++;
-    if (operation->end_ns == sim_clock_ns() || !push(operation))
+    if (operation->end_ns <= sim_clock_ns() || !push(operation))
         complete(operation);
 }
 
@@ -258,6 +275,7 @@ bool sim_queue_append(CUstream stream, const sim_work_t *work)
         return false;
     if (sim_work_waits_outside(work))
         checks_starts = true;
+    operation->given_ns = sim_clock_ns();
     if (stream->head == operation)
         mark_ready(stream);
     return true;
@@ -275,8 +293,11 @@ void sim_queue_release(CUstream stream)
     stream->held = false;
     if (operation != NULL && operation->parked) {
         operation->parked = false;
+        operation->end_ns = sim_clock_ns();
         complete(operation);
     } else {
+        if (operation != NULL)
+            operation->given_ns = sim_clock_ns();
         mark_ready(stream);
     }
     sim_queue_start_ready();

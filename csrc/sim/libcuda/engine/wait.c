@@ -14,13 +14,16 @@
 
 enum {
     VALUE_PATIENCE = 1000, // ms of real time for another thread to write a value
-    YIELDS = 64,           // before a wait for other processes sleeps
+    YIELDS = 64,           // before a wait for other processes sleeps,
+    SLEEPS = 300,          // ms of real time, before it moves the clock
+    QUIET = 50,            // ms of real time without a call
     IDLE = 200,            // ms of real time without new work
 };
 
 // How long a wait has lasted without anything that moved.
 typedef struct patience {
-    unsigned yield_count, value_ms;
+    unsigned meeting_count, value_ms; // looks for other processes
+    bool has_ended;                   // as these need what moves the clock
 } patience_t;
 
 static uint64_t held_waits;
@@ -61,7 +64,7 @@ static void call(const sim_work_t *work)
 static void wait_for_meeting(const sim_work_t *work, patience_t *patience)
 {
     call(work);
-    if (patience->yield_count++ < YIELDS)
+    if (patience->meeting_count++ < YIELDS)
         sim_yield();
     else
         sim_wait(1);
@@ -113,6 +116,41 @@ static bool go_on(CUstream blocker)
     return true;
 }
 
+// The operation that needs other processes to which the stream comes next; NULL if it
+// waits at one for them, or there is none.
+static const sim_operation_t *next_meeting(const struct CUstream_st *stream)
+{
+    const sim_operation_t *operation = stream->head;
+
+    while (operation != NULL &&
+           (operation->started || sim_work_meeting(&operation->work) == NULL))
+        operation = operation->next;
+    return operation != NULL && !operation->has_come ? operation : NULL;
+}
+
+// Whether other processes wait for what the stream comes to.
+static bool is_called(const struct CUstream_st *stream)
+{
+    const sim_operation_t *next = next_meeting(stream);
+
+    return next != NULL &&
+           sim_work_meeting(&next->work)->is_called(next->work.compute->what.argument);
+}
+
+// Whether to wait for other processes before the clock moves on. They mostly come soon,
+// and what they bring has begun before what other streams here have yet to end; but
+// they may need these first.
+static bool is_patient(patience_t *patience)
+{
+    CUstream stream;
+
+    for (uint32_t i = 0; !patience->has_ended && (stream = sim_stream_at(i)) != NULL;
+         i++)
+        patience->has_ended = is_called(stream);
+    patience->has_ended |= patience->meeting_count >= YIELDS + SLEEPS;
+    return !patience->has_ended;
+}
+
 void sim_queue_wait(sim_ticket_t ticket)
 {
     patience_t patience = {0};
@@ -120,10 +158,10 @@ void sim_queue_wait(sim_ticket_t ticket)
     while (!sim_ticket_is_done(ticket)) {
         CUstream blocker = sim_queue_find_blocker(ticket.stream);
         const sim_work_t *work = meeting_of(blocker);
-        if (work != NULL && patience.yield_count < YIELDS)
+        if (work != NULL && is_patient(&patience))
             wait_for_meeting(work, &patience);
         else if (go_on(blocker))
-            patience = (patience_t){0};
+            patience.meeting_count = patience.value_ms = 0;
         else
             wait_for_others(blocker, &patience);
     }
@@ -213,34 +251,23 @@ static bool answer(void)
     return true;
 }
 
-// The operation that needs other processes to which the stream comes next; NULL if it
-// waits at one for them, or there is none.
-static const sim_operation_t *next_meeting(const struct CUstream_st *stream)
-{
-    const sim_operation_t *operation = stream->head;
-
-    while (operation != NULL &&
-           (operation->started || sim_work_meeting(&operation->work) == NULL))
-        operation = operation->next;
-    return operation != NULL && !operation->has_come ? operation : NULL;
-}
-
 // Has streams come to where other processes wait for them. A program that makes calls
 // comes there by itself, at its own time: false.
 static bool come_if_called(void)
 {
-    static uint64_t calls_before;
-    const uint64_t calls = sim_call_total();
+    static uint64_t calls_before, called_ms;
+    const uint64_t calls = sim_call_total(), now_ms = real_ms();
     CUstream stream;
 
     sim_queue_recheck();
-    const bool is_busy = calls != calls_before;
+    if (calls != calls_before)
+        called_ms = now_ms;
     calls_before = calls;
+    const bool is_busy = now_ms - called_ms < QUIET;
     for (uint32_t i = 0; !is_busy && (stream = sim_stream_at(i)) != NULL; i++) {
-        const sim_operation_t *next = next_meeting(stream);
-        if (next != NULL &&
-            sim_work_meeting(&next->work)->is_called(next->work.compute->what.argument))
-            run_until((sim_ticket_t){stream, next->number - 1}, SIM_MARK_FOR_EVER);
+        if (is_called(stream))
+            run_until((sim_ticket_t){stream, next_meeting(stream)->number - 1},
+                      SIM_MARK_FOR_EVER);
     }
     return !is_busy;
 }

@@ -7,7 +7,10 @@
 #include "libcuda/objects/nodes.h"
 #include "libcuda/objects/work.h"
 
-enum { SIM_STREAM_PRIORITY_GREATEST = -5 };
+enum {
+    SIM_STREAM_PRIORITY_GREATEST = -5,
+    SIM_STREAM_ENDS = 64, // operations of which it is known when they ended
+};
 
 typedef struct sim_operation sim_operation_t;
 
@@ -31,6 +34,7 @@ struct CUstream_st {
     // that a ticket is good for ever.
     uint64_t enqueued_count;
     uint64_t completed_count;
+    uint64_t ends_ns[SIM_STREAM_ENDS]; // of the last that completed, by number
     uint64_t default_seen;    // last operation of the default stream it waits for
     uint64_t seen_by_default; // its last operation that the default stream waits for
     sim_operation_t *head, *tail;
