@@ -369,6 +369,18 @@ def test_an_optimizer_that_fits_only_in_pieces_works_so():
 
 
 @card
+def test_an_optimizer_on_the_cpu_is_not_said_to_work_in_pieces():
+    held = [torch.empty(256 * MIB, dtype=torch.uint8, device="cuda") for _ in range(9)]
+    weight = nn.Parameter(torch.zeros(8))
+    optimizer = torch.optim.AdamW([weight])
+    for _ in range(3):
+        weight.cuda().sum().backward()
+        optimizer.step()
+    assert "piece by piece" not in reported()["text"]
+    del held
+
+
+@card
 def test_what_each_optimizer_of_a_turn_needs_for_itself_is_told_apart():
     from oomph import planner
 

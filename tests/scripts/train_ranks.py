@@ -15,7 +15,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    fully_shard,
+)
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
@@ -27,6 +31,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 WAYS = ["ddp", "fsdp", "by-hand", "fsdp1", "hsdp", "tp", "2d", "zero1", "pp"]
+WAYS += ["cpu-offload"]  # FSDP2's
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,9 +71,10 @@ def distribute(network: nn.Sequential, way: str, device: str) -> nn.Module:
         if way == "tp":
             return network
         mesh = mesh["outer"]
+    more = {"offload_policy": CPUOffloadPolicy()} if way == "cpu-offload" else {}
     for layer in network:
-        fully_shard(layer, mesh=mesh)
-    return fully_shard(network, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **more)
+    return fully_shard(network, mesh=mesh, **more)
 
 
 def train_stage(network: nn.Sequential, arguments: argparse.Namespace) -> list:
@@ -114,7 +120,8 @@ def train(way: str, arguments: argparse.Namespace) -> list[torch.Tensor]:
         nn.Sequential(nn.Linear(width, width), nn.GELU())
         for _ in range(arguments.layers)
     ]
-    network = nn.Sequential(*layers).to(arguments.device)
+    place = "cpu" if way == "cpu-offload" else arguments.device
+    network = nn.Sequential(*layers).to(place)
     if way == "pp":
         return train_stage(network, arguments)
     network = distribute(network, way, arguments.device)

@@ -101,6 +101,17 @@ def test_ranks_over_nccl_that_are_short_give_gloos_values(wanted, tmp_path, hold
     assert short == ([1] if hold else [0, 1]), said
 
 
+@pytest.mark.long
+def test_the_offload_of_fsdp2_beside_ours_gives_gloos_values(wanted, tmp_path):
+    """Parameters, gradients and the optimizer are on the CPU; the rest is too much."""
+    card, conf = f"20MiB,{CARD}", "reserve:0,host_limit:1GiB"
+    found, said = train(tmp_path, "cuda", card, conf, ways=["cpu-offload"], more=NCCL)
+    for rank in range(RANK_COUNT):
+        ours, theirs = found[rank]["cpu-offload"], wanted[rank]["fsdp"]
+        assert all(map(torch.equal, ours, theirs)), f"rank {rank}"
+        assert len(lines(said, f"GPU {rank} was out of memory:")) == 1, said
+
+
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> list[Values]:
     ways = ["ddp", "fsdp", "hsdp", "tp", "2d", "zero1"]

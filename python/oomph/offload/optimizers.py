@@ -49,10 +49,12 @@ class Plan:
     Attributes:
         link: The streams for copies.
         piece_bytes: Of parameters that are worked on at a time.
+        has_worked: Whether one has: those whose parameters are on the CPU do not.
     """
 
     link: Link
     piece_bytes: int
+    has_worked: bool = False
 
 
 _plans: dict[int, Plan] = {}  # by device
@@ -86,6 +88,11 @@ def stop(device: int) -> None:
 def is_on(device: int) -> bool:
     """Whether the optimizers of the device work piece by piece."""
     return device in _plans
+
+
+def has_worked(device: int) -> bool:
+    """Whether one of the device has done so."""
+    return is_on(device) and _plans[device].has_worked
 
 
 class OptimizerChoice:
@@ -145,6 +152,7 @@ def _in_pieces(function: Function) -> Function:
         if plan is None or options.get("differentiable"):
             function(*arguments, **options)
             return
+        plan.has_worked = True
         count = len(arguments[0])
         lists = [a for a in arguments if isinstance(a, list) and len(a) in (0, count)]
         rest = arguments[len(lists) :]

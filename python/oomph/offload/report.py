@@ -108,7 +108,7 @@ def _explain(device: DevicePlan, blocks: Blocks | None) -> str:
         done.append(
             f"{format_size(last.late_bytes)} went there only when memory had run out"
         )
-    if optimizers.is_on(device.index):
+    if optimizers.has_worked(device.index):
         done.append(
             "the optimizer worked piece by piece, so its temporary tensors are small"
         )
