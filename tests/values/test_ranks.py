@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ranks import run_ranks
 from support import TESTS, execute, lines
 
 WAYS = ["ddp", "fsdp", "by-hand"]
@@ -110,6 +111,72 @@ def test_the_offload_of_fsdp2_beside_ours_gives_gloos_values(wanted, tmp_path):
         ours, theirs = found[rank]["cpu-offload"], wanted[rank]["fsdp"]
         assert all(map(torch.equal, ours, theirs)), f"rank {rank}"
         assert len(lines(said, f"GPU {rank} was out of memory:")) == 1, said
+
+
+# Blocks whose MLP is divided among ranks, by hand as in Megatron.
+DIVIDED = """
+from torch import nn
+
+class Into(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient
+
+class OutOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(128)
+        self.up, self.down = nn.Linear(128, 256), nn.Linear(256, 128, bias=False)
+
+    def forward(self, x):
+        y = nn.functional.gelu(self.up(Into.apply(self.norm(x))))
+        return x + OutOf.apply(self.down(y))
+
+torch.manual_seed(rank)
+model = nn.Sequential(*(Block() for _ in range(4))).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(7)
+is_short = rank == 0 and torch.cuda.get_allocator_backend() == "oomph"
+held = torch.empty(is_short * 110 << 20, dtype=torch.uint8, device=device)
+for _ in range(5):
+    x = torch.randn(4096, 128).to(device)
+    loss = (model(x) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", loss.item())
+if is_short:
+    import oomph
+    print(oomph.planner.explain()[0]["text"])
+"""
+
+
+@pytest.mark.long
+def test_what_talks_to_other_ranks_is_sent_as_they_may_not_be_short():
+    card = "context=0,memory=values,host=4GiB"
+    wanted = run_ranks(2, DIVIDED, f"1GiB,{card}")
+    found = run_ranks(2, DIVIDED, f"160MiB,{card}", "reserve:8MiB")
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert lines(ours.out, "loss") == lines(theirs.out, "loss")
+    assert "Block: it talks to other ranks" in found[0].out
+    assert "GPU 1" not in found[1].err
 
 
 @pytest.fixture(scope="module")
