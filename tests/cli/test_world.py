@@ -285,6 +285,35 @@ print(to, of, counts, list(result.shape))
 """
 
 
+# The same by functional collectives, as torchtitan has it: counts are floats.
+FUNCTIONAL = (
+    EXPERTS[: EXPERTS.index("sent =")]
+    + """
+from torch.distributed._functional_collectives import (
+    all_to_all_single,
+    all_to_all_single_autograd,
+    wait_tensor,
+)
+sent = torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)
+received = wait_tensor(all_to_all_single(sent, None, None, dist.group.WORLD))
+to = sent.view(size, -1).sum(1).int().tolist()
+of = received.view(size, -1).sum(1).int().tolist()
+tokens = x[order // TOP]
+got = all_to_all_single_autograd(tokens, of, to, dist.group.WORLD)
+back = all_to_all_single_autograd(got, to, of, dist.group.WORLD)
+print(to, of, received.view(size, -1).sum(0).tolist(), list(got.shape), len(back))
+"""
+)
+
+
+def test_functional_collectives_give_experts_their_share_too(tmp_path):
+    options = ("--world", "8", "--rank", "3")
+    alone = run_alone(script(tmp_path, FUNCTIONAL), *options)
+    assert alone.code == 0, alone.said
+    shares = f"{[1024] * 8} {[1024] * 8} {[4096.0] * 2}"
+    assert alone.out == f"{shares} [8192, 256] 8192\n"
+
+
 def test_experts_of_a_rank_get_their_share_of_all_tokens(tmp_path):
     options = ("--world", "8", "--rank", "3")
     alone = run_alone(script(tmp_path, EXPERTS), *options)

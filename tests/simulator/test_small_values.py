@@ -206,6 +206,18 @@ def test_floats_in_larger_tensors_are_not_known():
 
 
 @known
+def test_whole_numbers_in_larger_tensors_of_floats_are_known():
+    x = torch.ones(100_000, device="cuda")
+    counts = torch.arange(100_000, device="cuda").float()
+    assert (x.sum().item(), counts.max().item()) == (100_000, 99_999)
+    assert x.add_(counts).max().item() == 100_000
+    assert x.mul_(0.3).sum().item() == 0
+    assert x.round_().sum().item() == 0  # of what is not known
+    assert x.fill_(2).sum().item() == 200_000
+    assert x.add_(torch.randn(100_000, device="cuda")).sum().item() == 0
+
+
+@known
 def test_what_was_used_lately_stays_known():
     mask = torch.zeros(1000, 50, dtype=torch.long, device="cuda")
     mask[:, 7] = 1
@@ -255,6 +267,28 @@ def counts_by_map(chosen: torch.Tensor, experts: int) -> list[int]:
     return zeros.scatter(1, chosen, 1).bool().sum(0).tolist()
 
 
+def counts_by_histogram_of_floats(chosen: torch.Tensor, experts: int) -> list[int]:
+    found = torch.histc(chosen.float(), bins=experts, min=0, max=experts - 1)
+    return found.tolist()
+
+
+def counts_by_map_of_floats(chosen: torch.Tensor, experts: int) -> list[int]:
+    zeros = torch.zeros(len(chosen), experts, device="cuda")
+    return zeros.scatter(1, chosen, 1).sum(0).tolist()
+
+
+def counts_by_map_like_scores(chosen: torch.Tensor, experts: int) -> list[int]:
+    scores = torch.randn(len(chosen), experts, device="cuda")
+    found = torch.zeros_like(scores).int().scatter(1, chosen, 1).bool()
+    return found.sum(0).tolist()
+
+
+def counts_by_adding(chosen: torch.Tensor, experts: int) -> list[int]:
+    ones = torch.ones(chosen.numel(), device="cuda")
+    zeros = torch.zeros(experts, device="cuda")
+    return zeros.index_add_(0, chosen.flatten(), ones).tolist()
+
+
 def counts_by_sorting(chosen: torch.Tensor, experts: int) -> list[int]:
     ordered = chosen.flatten()[chosen.flatten().argsort()]
     return torch.unique_consecutive(ordered, return_counts=True)[1].tolist()
@@ -266,6 +300,10 @@ WAYS = [
     counts_by_mask,
     counts_by_comparison,
     counts_by_map,
+    counts_by_histogram_of_floats,
+    counts_by_map_of_floats,
+    counts_by_map_like_scores,
+    counts_by_adding,
     counts_by_sorting,
 ]
 
@@ -277,6 +315,15 @@ def test_each_expert_is_chosen_equally_often(way):
     weights, chosen = scores.topk(4, -1)
     assert weights.shape == chosen.shape == (3000, 4)
     assert WAYS[way](chosen, 20) == [600] * 20
+
+
+@known
+def test_the_first_of_an_order_are_each_expert_equally_often():
+    scores = torch.randn(3000, 20, device="cuda")
+    orders = scores.sort(-1, descending=True)[1], scores.argsort(-1)
+    for order in orders:
+        assert order[7].sort()[0].tolist() == [*range(20)]
+        assert counts_by_bincount(order[:, :4].contiguous(), 20) == [600] * 20
 
 
 @known

@@ -81,10 +81,44 @@ static bool gather_together(const nccl_operation_t *a, const nccl_operation_t *b
            a->call.type == b->call.type;
 }
 
+// Which of two messages is more like the one that another rank would send: it would
+// give this rank what this rank gives itself.
+static bool is_closer(const nccl_operation_t *sent, const nccl_operation_t *than,
+                      const nccl_operation_t *received)
+{
+    if (than == NULL || sent->call.root == sent->comm->rank)
+        return true;
+    return than->call.root != than->comm->rank &&
+           sent->call.root == received->call.root;
+}
+
+// What a rank that is alone receives is what it sends together with that, in messages
+// of the same size.
+static void stand_in_for_sender(nccl_operation_t *received)
+{
+    const nccl_operation_t *own = NULL;
+
+    for (size_t i = 0; i < held_count; i++) {
+        const nccl_operation_t *sent = &held[i].operation;
+        if (sent->call.kind == NCCL_SEND && sent->comm == received->comm &&
+            sent->in_bytes == received->out_bytes && is_closer(sent, own, received))
+            own = sent;
+    }
+    if (own == NULL)
+        return;
+    received->in = own->in;
+    received->in_bytes = own->in_bytes;
+}
+
 // A rank that is alone gives what it broadcasts itself in place of what others would.
 static void stand_in_for_others(void)
 {
     const nccl_operation_t *own = NULL;
+
+    for (size_t i = 0; i < held_count; i++)
+        if (held[i].operation.comm->board.is_alone &&
+            held[i].operation.call.kind == NCCL_RECV)
+            stand_in_for_sender(&held[i].operation);
 
     for (size_t i = 0; i < held_count; i++)
         if (held[i].operation.comm->board.is_alone &&

@@ -188,6 +188,23 @@ static bool take(const nccl_operation_t *operation, uint64_t place, const head_t
     return true;
 }
 
+// What the rank itself has sent, if that is known (group.c).
+static void receive_alone(const nccl_operation_t *operation)
+{
+    char small[NCCL_SMALL];
+    const uint64_t bytes = operation->in_bytes;
+    const bool has_bytes = oomph_sim_has_bytes();
+
+    if (has_bytes && bytes > 0)
+        memmove((void *)(uintptr_t)operation->out,
+                (const void *)(uintptr_t)operation->in, bytes);
+    else if (!has_bytes && bytes > 0 && bytes <= sizeof small &&
+             oomph_sim_peek(operation->in, small, bytes))
+        oomph_sim_poke(operation->out, small, bytes);
+    else if (!has_bytes)
+        oomph_sim_poke(operation->out, NULL, operation->out_bytes);
+}
+
 static int receive(void *argument)
 {
     const nccl_operation_t *operation = argument;
@@ -197,8 +214,7 @@ static int receive(void *argument)
     head_t head;
 
     if (needs_nobody(operation)) {
-        if (!oomph_sim_has_bytes())
-            oomph_sim_poke(operation->out, NULL, operation->out_bytes);
+        receive_alone(operation);
         return 0;
     }
     uint64_t begin = comm->taken_bytes[from];

@@ -21,6 +21,7 @@ inline decltype(&oomph_sim_look_view) sim_look;
 inline decltype(&oomph_sim_poke) sim_poke;
 inline decltype(&oomph_sim_poke_zeros) sim_poke_zeros;
 
+inline constexpr uint64_t SMALL_BYTES = 4096; // of floats that are not whole numbers
 inline constexpr double ORDINARY = 1e6; // what is not known lies between it and -it
 
 // A tensor of the host in the place of one of the GPU. It has memory only while it is
@@ -81,6 +82,13 @@ struct Mirror {
         return true;
     }
 
+    // Of larger floats only whole numbers.
+    bool may_be_kept() const
+    {
+        return bytes <= SMALL_BYTES || !at::isFloatingType(tensor.scalar_type()) ||
+               tensor.equal(tensor.trunc());
+    }
+
     void release() const
     {
         tensor.storage().set_data_ptr_noswap(c10::DataPtr(nullptr, c10::kCPU));
@@ -100,7 +108,11 @@ struct Options {
         Tensor rows = has_dim ? chosen.movedim(dim, -1) : chosen;
         const int64_t each = are_many ? rows.size(-1) : rows.numel();
         const Tensor places = at::arange(each, chosen.options());
-        if (are_many)
+        if (rows.size(-1) == count && !are_many) // all in an order: each row another
+            rows.copy_(places.add(places.floor_divide(count))
+                           .remainder(count)
+                           .view(rows.sizes()));
+        else if (are_many)
             rows.copy_(places.mul(2).add_(1).mul_(count).floor_divide_(2 * each));
         else
             rows.copy_(places.remainder(count).view(rows.sizes()));
@@ -207,7 +219,7 @@ struct SmallComputation {
         const bool is_known = computed && self->is_put(*computed);
         for (const Mirror &each : self->mirrors) {
             const bool has_value =
-                each.is_written && (is_known || self->is_given(each));
+                each.is_written && (is_known ? is_kept(each) : self->is_given(each));
             if (each.is_written)
                 sim_poke(each.addr, has_value ? each.tensor.const_data_ptr() : nullptr,
                          each.bytes);
@@ -222,6 +234,13 @@ struct SmallComputation {
     }
 
   private:
+    static bool is_kept(const Mirror &each)
+    {
+        OnlyKernels only;
+        at::DisableRecordFunctionGuard unseen;
+        return each.may_be_kept();
+    }
+
     bool has_room() const
     {
         return std::all_of(mirrors.begin(), mirrors.end(), [](const Mirror &each) {

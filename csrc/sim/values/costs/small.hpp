@@ -10,6 +10,7 @@
 #include "values/arguments.hpp"
 #include "values/costs/mirrors.hpp"
 #include "values/costs/uses.hpp"
+#include "values/costs/whole.hpp"
 
 #include <ATen/EmptyTensor.h>
 #include <c10/cuda/CUDAStream.h>
@@ -26,7 +27,6 @@
 namespace oomph_values
 {
 
-inline constexpr uint64_t SMALL_BYTES = 4096;
 inline constexpr uint64_t INTEGERS_BYTES = 64 << 20; // as the driver keeps
 inline constexpr size_t SMALL_COUNT = 16;            // tensors of an operator,
 inline constexpr size_t LIST_COUNT = 1024;   // or of one that works on lists of numbers
@@ -34,8 +34,8 @@ inline constexpr int64_t OPTIONS_MAX = 1024; // more are those of a vocabulary, 
 inline constexpr uint64_t BITS_BYTES = 64 << 10; // of what may be certain in part
 
 // Operators that name which of the options along a dimension is the best.
-inline constexpr std::string_view CHOOSING[] = {"argmax", "argmin", "max.dim",
-                                                "min.dim", "topk"};
+inline constexpr std::string_view CHOOSING[] = {
+    "argmax", "argmin", "max.dim", "min.dim", "sort", "sort.stable", "topk"};
 
 // Operators whose results are those of any values if they are the same for two: where
 // all bits of what is not known are 0, and where all are 1.
@@ -73,21 +73,73 @@ class Small
                span_bytes(tensor) <= (is_integer ? INTEGERS_BYTES : SMALL_BYTES);
     }
 
-    static bool are_small(const Stack &values, size_t &count)
+    static bool is_large_float(const Tensor &tensor)
     {
-        for (const IValue &value : values) {
-            const bool is_list = value.isList();
-            if (is_list && value.toListRef().size() > LIST_COUNT)
+        return at::isFloatingType(tensor.scalar_type()) &&
+               span_bytes(tensor) > SMALL_BYTES;
+    }
+
+    static bool may_be_whole(const Tensor &tensor, bool is_read)
+    {
+        return is_plain(tensor) && is_large_float(tensor) &&
+               span_bytes(tensor) <= WHOLE_BYTES &&
+               (!is_read || wholes.contain(tensor));
+    }
+
+    static bool is_small(const IValue &value, bool is_read, size_t &count)
+    {
+        const bool is_list = value.isList();
+        if (is_list && value.toListRef().size() > LIST_COUNT)
+            return false;
+        for (const Tensor &tensor : tensors(value)) {
+            if (!tensor.defined())
+                continue;
+            count += !is_list || tensor.numel() > 1;
+            if (!(is_small(tensor) || may_be_whole(tensor, is_read)) ||
+                count > SMALL_COUNT)
                 return false;
-            for (const Tensor &tensor : tensors(value)) {
-                if (!tensor.defined())
-                    continue;
-                count += !is_list || tensor.numel() > 1;
-                if (!is_small(tensor) || count > SMALL_COUNT)
-                    return false;
-            }
         }
         return true;
+    }
+
+    bool is_written(size_t argument) const
+    {
+        const c10::AliasInfo *alias =
+            cpu_.op.schema().arguments()[argument].alias_info();
+        return alias != nullptr && alias->isWrite();
+    }
+
+    // Whether the operator has a use for what an argument held.
+    bool is_read(size_t argument) const
+    {
+        return !is_written(argument) ||
+               !(overwrites_ || cpu_.op.schema().arguments()[argument].is_out());
+    }
+
+    bool are_small(const Stack &arguments, const Stack &outputs) const
+    {
+        size_t count = 0;
+        for (const IValue &output : outputs)
+            if (!is_small(output, false, count))
+                return false;
+        for (size_t i = 0; i < arguments.size(); i++)
+            if (!is_small(arguments[i], is_read(i), count))
+                return false;
+        return true;
+    }
+
+    void note_writes(const Stack &arguments, const Stack &outputs, bool is_whole) const
+    {
+        const auto note = [&](const IValue &value) {
+            for (const Tensor &tensor : tensors(value))
+                if (tensor.defined() && is_plain(tensor) && is_large_float(tensor))
+                    wholes.note(tensor, is_whole);
+        };
+        for (size_t i = 0; i < arguments.size(); i++)
+            if (is_written(i))
+                note(arguments[i]);
+        for (const IValue &output : outputs)
+            note(output);
     }
 
     static Tensor without_memory(const Tensor &like, uint64_t bytes,
@@ -143,6 +195,9 @@ class Small
     // equation is if it is with itself, or with infinity.
     bool decides(const Stack &arguments) const
     {
+        for (const IValue &value : arguments)
+            if (value.isTensor() && is_large_float(value.toTensor()))
+                return false;
         if (!matches_)
             return compares_;
         const IValue &other = arguments[1];
@@ -279,9 +334,8 @@ class Small
     std::unique_ptr<SmallComputation> computation(const Stack &arguments,
                                                   const Stack &outputs) const
     {
-        size_t count = 0;
-        const bool is_whole =
-            is_computed_ && are_small(outputs, count) && are_small(arguments, count);
+        const bool is_whole = is_computed_ && are_small(arguments, outputs);
+        note_writes(arguments, outputs, is_whole);
         const Options options = options_of(arguments, outputs);
         if (!is_whole && options.count == 0)
             return nullptr;
@@ -296,11 +350,8 @@ class Small
             return made;
         }
         for (size_t i = 0; i < arguments.size(); i++) {
-            const c10::Argument &argument = cpu_.op.schema().arguments()[i];
-            const c10::AliasInfo *alias = argument.alias_info();
-            const bool is_written = alias != nullptr && alias->isWrite();
-            const bool is_read = !is_written || !(overwrites_ || argument.is_out());
-            mirror(arguments[i], is_read, is_written, made->arguments, made->mirrors);
+            mirror(arguments[i], is_read(i), is_written(i), made->arguments,
+                   made->mirrors);
         }
         for (size_t i = 0; i < outputs.size(); i++)
             if (cpu_.op.schema().returns()[i].alias_info() == nullptr)
