@@ -321,3 +321,37 @@ def test_experts_of_a_rank_get_their_share_of_all_tokens(tmp_path):
     assert alone.out == f"{[1024] * 8} {[1024] * 8} [4096, 4096] [8192, 256]\n"
     among = run_ranks(2, EXPERTS, "h100,context=0")
     assert among[1].out == f"{[4096] * 2} {[4096] * 2} {[1024] * 8} [8192, 256]\n"
+
+
+# Memory that ranks map of each other, and a product that gathers its rows on the way.
+SYMMETRIC = """
+import os, torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+if not dist.is_initialized():
+    dist.init_process_group("nccl")
+group = dist.group.WORLD
+free_bytes = torch.cuda.mem_get_info()[0]
+shared = symmetric.empty(8 << 20, device=device)
+handle = symmetric.rendezvous(shared, group)
+taken = free_bytes - torch.cuda.mem_get_info()[0]
+rows = torch.randn(64, 32, device=device, dtype=torch.bfloat16)
+weight = torch.randn(32, 16, device=device, dtype=torch.bfloat16)
+gather = torch.ops.symm_mem.fused_all_gather_matmul
+gathered, products = gather(rows, [weight], 0, group.group_name)
+scatter = torch.ops.symm_mem.fused_matmul_reduce_scatter
+part = scatter(gathered, weight, "sum", 0, group.group_name)
+print(handle.world_size, taken >> 20, gathered.shape, products[0].shape, part.shape)
+"""
+
+
+def test_a_rank_that_is_alone_shares_memory_as_among_others(tmp_path):
+    among = run_ranks(2, SYMMETRIC, "h100,context=0")
+    options = ("--rank", "1", "--world", "2", "--local-world", "2")
+    alone = run_alone(script(tmp_path, SYMMETRIC), *options)
+    assert alone.code == 0, alone.said
+    assert alone.out == among[1].out
+    assert 32 <= int(alone.out.split()[1]) < 48, alone.out

@@ -260,6 +260,29 @@ def test_the_sizes_of_many_parameters_are_compared_though_kernels_compute_nothin
     assert [each.out for each in found] == ["alike\n"] * 2
 
 
+def test_floats_of_8_bits_are_sent_and_not_reduced():
+    found = run_ranks(
+        2,
+        """
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            own = (torch.arange(8.0, device=device) + rank).to(dtype)
+            many = torch.empty(16, device=device, dtype=dtype)
+            dist.all_gather_into_tensor(many, own)
+            parts = torch.empty(8, device=device, dtype=dtype)
+            dist.all_to_all_single(parts, own)
+            print(many.float().tolist()[::5], parts.float().tolist()[::3])
+        try:
+            dist.all_reduce(own)
+        except dist.DistBackendError as error:
+            print(str(error).splitlines()[-1])
+        """,
+        CARD,
+    )
+    first, second, refused = found[0].out.splitlines()
+    assert first == second == "[0.0, 5.0, 3.0, 8.0] [0.0, 3.0, 3.0]"
+    assert "float8_e5m2" in refused
+
+
 # ---- what it takes
 
 

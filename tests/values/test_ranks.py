@@ -179,6 +179,38 @@ def test_what_talks_to_other_ranks_is_sent_as_they_may_not_be_short():
     assert "GPU 1" not in found[1].err
 
 
+def test_attention_of_which_each_rank_has_a_part_is_that_of_the_whole():
+    run_ranks(
+        2,
+        """
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        import torch.nn.functional as F
+        made = torch.Generator().manual_seed(0)
+        given = [torch.randn(2, 4, 128, 32, generator=made) for _ in range(3)]
+        given = [each.to(device) for each in given]
+        whole = [each.clone().requires_grad_() for each in given]
+        result = F.scaled_dot_product_attention(*whole, is_causal=True)
+        result.square().sum().backward()
+        mesh = dist.init_device_mesh("cuda", (size,))
+        buffers = [*given, torch.arange(128, device=device)]
+        with (
+            context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2, 2, 2, 0]),
+            sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]),
+        ):
+            parts = [each.detach().clone().requires_grad_() for each in given]
+            part = F.scaled_dot_product_attention(*parts, is_causal=True)
+            part.square().sum().backward()
+            own = buffers[3].tolist()
+        assert len(own) == 64
+        torch.testing.assert_close(part, result[:, :, own])
+        for ours, theirs in zip(parts, whole):
+            torch.testing.assert_close(ours.grad, theirs.grad[:, :, own])
+        """,
+        "4GiB,gpu=h100,context=0,memory=values",
+    )
+
+
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> list[Values]:
     ways = ["ddp", "fsdp", "hsdp", "tp", "2d", "zero1"]

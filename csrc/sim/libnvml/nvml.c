@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 // From nvml.h.
 enum {
@@ -16,6 +17,15 @@ enum {
     NVML_ERROR_NOT_FOUND = 6,
     UUID_TEXT_BYTES = 41, // "GPU-", 32 digits, 4 hyphens, and the end
 };
+
+// What all versions of nvmlGpuFabricInfo begin with.
+typedef struct fabric_info {
+    unsigned version;
+    unsigned char cluster[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+} fabric_info_t;
 
 #pragma GCC visibility push(default)
 
@@ -113,8 +123,15 @@ int nvmlDeviceGetComputeRunningProcesses(const void *handle, unsigned *count,
 
 int nvmlDeviceGetGpuFabricInfoV(const void *handle, void *info)
 {
-    (void)handle, (void)info;
-    return NVML_ERROR_NOT_SUPPORTED;
+    fabric_info_t *const found = info;
+
+    if (handle == NULL || info == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    memset(found->cluster, 0, sizeof found->cluster);
+    found->status = NVML_ERROR_NOT_SUPPORTED;
+    found->clique = 0;
+    found->state = 0; // not supported
+    return NVML_SUCCESS;
 }
 
 int nvmlDeviceGetNvLinkRemoteDeviceType(const void *handle, unsigned link, int *type)

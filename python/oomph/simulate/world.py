@@ -36,6 +36,8 @@ def install() -> None:
         return
     import torch.distributed.distributed_c10d as c10d
 
+    # Symmetric memory of others is this rank's own.
+    os.environ.setdefault("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
     # PyTorch has a function of the module's name in its place.
     handlers = importlib.import_module("torch.distributed.rendezvous")
     for scheme in handlers._rendezvous_handlers:
@@ -176,6 +178,12 @@ def _meet(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]
     yield _store(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def _own_key(key: str) -> str:
+    """Where this rank writes what another writes at a key that ends with its rank."""
+    head, slash, last = key.rpartition("/")
+    return f"{head}/{os.environ['RANK']}" if slash and last.isdecimal() else key
+
+
 @functools.cache
 def _store() -> Any:
     """A store in which others seem to have written what this rank waits for."""
@@ -190,7 +198,10 @@ def _store() -> Any:
             self._values[key] = value.encode() if isinstance(value, str) else value
 
         def get(self, key: str) -> bytes:
-            return self._values.get(key, bytes(_ID_BYTES))
+            found = self._values.get(key)
+            if found is None:
+                found = self._values.get(_own_key(key), bytes(_ID_BYTES))
+            return found
 
         def add(self, key: str, amount: int) -> int:
             count = int(self._values.get(key, b"0")) + amount
