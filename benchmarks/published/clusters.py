@@ -4,7 +4,9 @@
 
 The checkout is torchtitan at the commit that the sources name. It needs torchdata,
 tensorboard, tiktoken, blobfile and torchao 0.7.0 (``pip install --target`` without
-dependencies, and PYTHONPATH). Requests come as JSON on standard input: the model, how
+dependencies, and PYTHONPATH), and with PyTorch 2.11
+TORCHINDUCTOR_SIZE_ASSERTS=0, as the Llama of then gives attention other strides than
+Inductor expects. Requests come as JSON on standard input: the model, how
 many ranks, and the arguments of train.py. Standard output gets a line for each: the
 peak of what PyTorch had reserved after three steps, in MiB, as train.py logs it.
 """
