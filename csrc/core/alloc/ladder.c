@@ -209,7 +209,10 @@ static oomph_rung_result_t rung_reserve(oomph_request_context_t *ctx)
     if (ctx->spends_reserve || oomph_offload_is_forbidden_by(OOMPH_BAN_TRIAL))
         return OOMPH_NEXT;
     ctx->spends_reserve = true;
-    return available(ctx) > 0 ? OOMPH_RETRY : OOMPH_NEXT;
+    if (available(ctx) == 0)
+        return OOMPH_NEXT;
+    ctx->device->needs_reserve = true;
+    return OOMPH_RETRY;
 }
 
 /* ---- Pools with a source of their own */

@@ -60,17 +60,25 @@ static void relax(oomph_device_t *device)
 }
 
 // Libraries allocate for themselves: what the reserve lacks is returned to the driver.
-static void keep_reserve(oomph_device_t *device)
+// Where the program would fail without it, only what the step did not need is: the next
+// step would take the rest again.
+static void keep_reserve(oomph_device_t *device, size_t device_high)
 {
     size_t free_bytes, total_bytes, reserve = device->pages.reserve_bytes;
+    size_t held = oomph_pages_bytes(&device->pages, OOMPH_TIER_DEVICE);
+    size_t idle = held - oomph_min(held, device_high);
 
     if (reserve == 0 || oomph_process.driver->memory_info(device->ordinal, &free_bytes,
                                                           &total_bytes) != OOMPH_OK)
         return;
     device->pages.known_free_bytes = free_bytes;
     device->pages.unchecked_bytes = 0;
-    if (free_bytes < reserve)
-        oomph_return_device(device, reserve - free_bytes);
+    size_t lacking = reserve - oomph_min(reserve, free_bytes);
+    device->needs_reserve = device->needs_reserve && idle < lacking;
+    if (device->needs_reserve)
+        lacking = idle;
+    if (lacking > 0)
+        oomph_return_device(device, lacking);
 }
 
 static void end_step(oomph_device_t *device)
@@ -93,7 +101,7 @@ static void end_step(oomph_device_t *device)
     oomph_host_use_end_step(device);
     oomph_promote_survivors(device, taken.device_high);
     relax(device);
-    keep_reserve(device);
+    keep_reserve(device, (size_t)taken.device_high);
     device->streams.tick++;
     oomph_pools_prune(device);
 }

@@ -88,6 +88,7 @@ struct oomph_device {
     pthread_cond_t waited;
     int ordinal;
     bool under_pressure;   // memory is short: frees are stamped with their epoch
+    bool needs_reserve;    // an error would have come without it
     int64_t pressure_step; // the step in which memory was short last
     bool shares_memory;    // with the host: it has none of its own
     size_t total_bytes;
