@@ -197,12 +197,12 @@ static void test_only_so_much_is_shadowed(void)
     OK(cuMemcpyHtoD(addr, values, sizeof values - sizeof *values));
     CHECK(read_back(addr) == 5);
     OK(cuMemcpyDtoD(addr, allocate(PAGE), sizeof values)); // of what has no shadow
-    for (uint64_t i = 1; i <= 1000; i++) {
+    for (uint64_t i = 1; i <= 2000; i++) {
         OK(cuMemcpyHtoD(addr + 16 * i, &i, sizeof i));
         CHECK(read_back(addr + 16) == 1); // what is in use stays
     }
-    CHECK(read_back(addr + 32) == 0 && read_back(addr + 16 * 900) == 900);
-    CHECK(read_back(addr + 16000) == 1000);
+    CHECK(read_back(addr + 32) == 0 && read_back(addr + 16 * 1900) == 1900);
+    CHECK(read_back(addr + 16 * 2000) == 2000);
 }
 
 static void test_copies_to_the_host_read_the_value_that_was_set(void)

@@ -602,12 +602,32 @@ static void the_reserve_stays_free_except_for_small_blocks_and_workspaces(void)
     config.reserve_bytes = 16 * MIB;
     start_card("64MiB,context=0,memory=real", &config);
     take(48 * MIB, NULL);
+    CHECK(oomph_forbid_offload(OOMPH_BAN_TRIAL) == OOMPH_OK); // which leaves it alone
     CHECK(try_take(2 * MIB + 512, NULL, &addr) == OOMPH_ERR_NO_MEMORY);
     CHECK(try_take(MIB, NULL, &addr) == OOMPH_OK);
     oomph_request_t workspace = {.bytes = 4 * MIB, .may_use_reserve = true};
     CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK);
     workspace.bytes = 8 * MIB; // half of the reserve is not theirs
     CHECK(oomph_malloc(&workspace, &addr) == OOMPH_ERR_NO_MEMORY);
+    CHECK(oomph_allow_offload(OOMPH_BAN_TRIAL) == OOMPH_OK);
+    CHECK(oomph_malloc(&workspace, &addr) == OOMPH_OK); // before the error, it is
+    check_sound();
+}
+
+static void what_a_step_needs_of_the_reserve_stays_for_the_next(void)
+{
+    oomph_config_t config = test_config();
+
+    config.reserve_bytes = 16 * MIB;
+    start_card("64MiB,context=0,memory=real", &config);
+    for (int i = 0; i < 3; i++) {
+        give(take(60 * MIB, NULL));
+        oomph_step();
+        CHECK(sim_stats_of(0).used_bytes == 60 * MIB);
+    }
+    give(take(40 * MIB, NULL));
+    oomph_step();
+    CHECK(sim_stats_of(0).used_bytes == 48 * MIB);
     check_sound();
 }
 
@@ -1406,6 +1426,7 @@ int main(int argc, char **argv)
         TEST(a_limit_beyond_the_card_is_refused),
         TEST(the_memory_fraction_limits_too),
         TEST(the_reserve_stays_free_except_for_small_blocks_and_workspaces),
+        TEST(what_a_step_needs_of_the_reserve_stays_for_the_next),
         TEST(a_step_gives_the_reserve_back),
         TEST(empty_cache_returns_all_that_is_free),
         TEST(empty_cache_returns_what_other_streams_used_too),

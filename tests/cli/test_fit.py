@@ -446,7 +446,7 @@ BAD_SCRIPTS = {
     "exits": ("raise SystemExit('give me data')", "give me data"),
     "reads": ("input('name? ')", "a script is given no standard input here"),
     "waits": (
-        "import torch\nx = torch.ones(9999, device='cuda')\nwhile not x.max() > 0: ...",
+        "import torch\nx = torch.rand(9999, device='cuda')\nwhile not x.max() > 0: ...",
         "the script took too long. Perhaps a loop waits for a value, which is 0",
     ),
     "prepares": (

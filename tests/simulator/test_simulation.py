@@ -111,7 +111,7 @@ def test_expandable_segments_work():
 
 @simulated
 def test_what_is_read_from_the_device_is_zero():
-    x = torch.ones(3000, device="cuda") + 1
+    x = torch.ones(3000, device="cuda") + 0.5
     assert x[:3].tolist() == [0, 0, 0]
     assert x.sum().item() == 0
 

@@ -50,7 +50,9 @@ def results(op: Any, sample: Any, device: str) -> list[torch.Tensor] | None:
     arguments = everywhere([sample.input, *sample.args], device)
     options = everywhere(sample.kwargs, device)
     try:
-        return [each.cpu() for each in tensors(op.op(*arguments, **options))]
+        found = tensors(op.op(*arguments, **options))
+        torch.cuda.synchronize()  # a copy to the CPU may not wait
+        return [each.cpu() for each in found]
     except Exception:  # whatever it says: another device, or a library, may not do it
         return None
 
