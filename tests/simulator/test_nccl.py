@@ -484,6 +484,13 @@ def test_ranks_that_wait_for_each_other_in_two_communicators_are_named():
     assert wanted in "".join(said)
 
 
+def test_watchdogs_that_ask_after_events_do_not_hide_that_no_rank_goes_on():
+    case = mismatches.draw(530792611)  # rank 0 makes a group, two wait for it elsewhere
+    said = mismatches.run(case)
+    assert not mismatches.judge(case, said)
+    assert said.seconds < mismatches.NAMED_S, said
+
+
 def test_ranks_that_end_without_a_word_are_no_error_for_who_waits_for_none():
     found = run_ranks(
         2,

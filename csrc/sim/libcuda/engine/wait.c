@@ -272,13 +272,18 @@ static bool come_if_called(void)
     return !is_busy;
 }
 
+// Of all operations that the program has ever given.
+static uint64_t given_count(void)
+{
+    return sim_pending_executed_count() + sim_pending_count();
+}
+
 // A device goes on by itself. The clock moves only by what the program does, so that
 // runs repeat; but one that gives it no more work may wait for what others do.
 static void go_on_if_idle(void)
 {
     static uint64_t given_before, given_ms;
-    const uint64_t given = sim_pending_executed_count() + sim_pending_count();
-    const uint64_t now_ms = real_ms();
+    const uint64_t given = given_count(), now_ms = real_ms();
 
     if (given != given_before)
         given_ms = now_ms;
@@ -287,15 +292,18 @@ static void go_on_if_idle(void)
         sim_queue_step();
 }
 
-// One look for others that wait for this process.
+// One look for others that wait for this process. Threads that ask after events, as
+// PyTorch's watchdogs do ten times a second, do not end its rest.
 static void go_on_for_others(void)
 {
+    static uint64_t given_before;
     const uint64_t executed = sim_pending_executed_count();
     const bool has_come = come_if_called();
 
     go_on_if_idle();
-    is_at_rest =
-        has_come && sim_queue_top() == NULL && executed == sim_pending_executed_count();
+    is_at_rest = (has_come || is_at_rest) && given_count() == given_before &&
+                 sim_queue_top() == NULL && executed == sim_pending_executed_count();
+    given_before = given_count();
 }
 
 bool sim_queue_is_at_rest(void)
