@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,11 +12,13 @@ from oomph import fit, simulate
 from oomph.fitting import answers, cards, limit, progress, runs
 from oomph.fitting.limit import Limit
 from oomph.fitting.measuring import Place, Script, Way
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.record import Record
 from oomph.fitting.runs import Runs
 from oomph.fitting.varying import Option, Search
 from support import GIB, MIB, oomph
 
+Stop = Callable[[], bool]
 RUN_S = 10
 ROOMY = Record(
     *("steps", 0, 6),
@@ -38,9 +41,9 @@ class Machine:
         monkeypatch.setattr(runs, "measure", self.measure)
         monkeypatch.setattr(simulate, "check", lambda card: None)
 
-    def measure(self, _, script: Script, place: Place, ends: Limit) -> Record:
+    def measure(self, _, script: Script, place: Place, ends: Stop) -> Record:
         self.now_s += RUN_S
-        if ends.is_set():
+        if ends():
             return Record("error", 1)
         share = int(script.variables.get("BATCH", "8")) / 8
         need = replace(
@@ -113,16 +116,17 @@ def test_a_value_that_fits_is_between_what_is_known_in_time(monkeypatch):
 def test_batches_that_are_left_out_count_for_an_allocator_of_blocks(
     ahead_more, monkeypatch
 ):
-    def measure(_, script: Script, place: Place, ends: Limit) -> Record:
+    def measure(_, script: Script, place: Place, ends: Stop) -> Record:
         found = replace(ROOMY, until=8, ahead=("first",), ahead_more=ahead_more)
-        is_whole = "left out" in script.ahead
-        assert script.until in (9 if is_whole else 8, 0)
+        extent = script.extent
+        is_whole = "left out" in extent.ahead
+        assert extent.until in (9 if is_whole else 8, 0)
         is_small = is_whole and "GiB" in place.card.partition("TiB")[0]
         return replace(found, ending="oom", exit_code=1) if is_small else found
 
     monkeypatch.setattr(runs, "measure", measure)
     card = cards.targets("8GiB", "64GiB")[0]
-    script = Script("x", looks_on=True)
+    script = Script("x", extent=Extent(looks_on=True))
     asked = Runs(None, script, progress.silent(), Limit(), card)
     fits = [asked.answer(card, way).fits for way in Way]
     assert fits == [not ahead_more, True, True, True]

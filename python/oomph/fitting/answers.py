@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from oomph import simulate
 from oomph.base.sizes import format_size
 from oomph.fitting import report
+from oomph.fitting.answer import Answer
 from oomph.fitting.cards import Target
 from oomph.fitting.limit import Late, Limit
 from oomph.fitting.measuring import Script, Way
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
-from oomph.fitting.runs import Answer, Runs, jobs
+from oomph.fitting.runs import Runs, jobs
 from oomph.fitting.smallest import Smallest, smallest
-from oomph.fitting.varying import Largest, Option, Search
+from oomph.fitting.varying import Largest, Option, Search, Varied
+from oomph.fitting.whole import Whole
 
 _Result = TypeVar("_Result")
+_WHOLE_S, _WHOLE = 10.0, 1.5  # for all, or so many times as long as the other runs
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class Fit:
             None: none is known. Empty: none was sought.
         unsure: Ways of which there may be a smaller card, as the time was up before.
         not_run: What was not run, or not to its end, for that.
+        whole: The script to its end and without a limit, or as much of it as there was
+            time for; None: all runs lasted to its end, or this has shown no more.
+        grows: Whether it has shown that the script needs more after its first steps, so
+            that all other runs lasted longer, too.
     """
 
     answers: list[Answer]
@@ -52,6 +60,8 @@ class Fit:
     smallest: dict[Way, int | None]
     unsure: frozenset[Way] = frozenset()
     not_run: Sequence[str] = ()
+    whole: Record | None = None
+    grows: bool = False
 
     def fits(self, way: str = "rescue") -> bool:
         """Whether it fits on all cards.
@@ -160,11 +170,33 @@ def find_by(
         is_trace: As for :func:`find`.
         brief: As for :func:`find`.
     """
-    with _workers(runs.limit, count) as pool:
-        least = () if brief else tuple(Way)
-        if is_trace:
-            least = tuple(way for way in least if way is not Way.RESCUE)
-        return _find(runs, cards, pool, not (is_trace or brief), least)
+    ways = () if brief else tuple(Way)
+    if is_trace:
+        ways = tuple(way for way in ways if way is not Way.RESCUE)
+    explains = not (is_trace or brief)
+    whole = runs.whole(cards[-1])
+    with _workers(runs.limit, count) as pool, whole or contextlib.nullcontext():
+        found = _find(runs, cards, pool, explains, dict.fromkeys(ways))
+        if whole is None:
+            return found
+        late = _end(whole, runs.limit, runs.progress)
+        if late is None or not whole.needs_more(late):
+            return replace(found, whole=late)
+        sure = {w: None if w in found.unsure else found.smallest[w] for w in ways}
+        longer = _find(runs.up_to(late), cards, pool, explains, sure)
+        return replace(longer, whole=late, grows=True)
+
+
+def _end(whole: Whole, limit: Limit, progress: Progress) -> Record | None:
+    """What the whole script has shown once all else is known; says what is later."""
+    elapsed_s = limit.elapsed_s()
+    more_s = max(_WHOLE_S, _WHOLE * elapsed_s) - elapsed_s
+    progress.runs("on to the script's end, in case it needs more later")
+    late = whole.result(min(max(0.0, more_s), limit.left_s()))
+    if late is not None and whole.needs_more(late):
+        needed = format_size(late.allocated_bytes)
+        progress.known(f"later the script holds {needed}, so all runs last longer")
+    return late
 
 
 def _find(
@@ -172,9 +204,18 @@ def _find(
     cards: Sequence[Target],
     pool: ThreadPoolExecutor,
     explains: bool,
-    least: Sequence[Way],
+    least: Mapping[Way, int | None],
 ) -> Fit:
-    """As :func:`find_by`, with the smallest cards of some ways."""
+    """As :func:`find_by`.
+
+    Args:
+        runs: As there.
+        cards: As there.
+        pool: Of which as many run as there is room for.
+        explains: Whether to say what would help.
+        least: Of which ways the smallest card is sought, and a size below which there
+            is none; None: that is not known.
+    """
 
     def show(future: Future[Answer]) -> None:
         if not future.cancelled() and future.exception() is None:
@@ -208,7 +249,10 @@ def _find(
     for future in asked:
         future.add_done_callback(show)
     # Of these the rescue's takes longest.
-    sizes = {w: pool.submit(smallest, runs, largest, w) for w in reversed(least)}
+    sizes = {
+        way: pool.submit(smallest, runs, largest, way, least[way])
+        for way in reversed([*least])
+    }
     answers = [future.result() for future in asked]
     not_run += [f"{a.card.name} ({a.way.value})" for a in answers if not a.is_known]
     found: dict[Way, Smallest] = {way: sizes[way].result() for way in least}
@@ -234,7 +278,7 @@ def find_largest(
     option: Option,
     progress: Progress,
     within_s: float | None = float("inf"),
-) -> list[Largest]:
+) -> Varied:
     """The largest value of an option with which a script fits, card by card.
 
     Args:
@@ -253,9 +297,23 @@ def find_largest(
         limit = Limit(within_s)
         search = Search(launcher, script, option, progress, cards[-1], limit)
         search.begin()
-        with _workers(search.limit, jobs(launcher)) as pool:
-            asked = [pool.submit(search.largest, c, way) for c in cards for way in Way]
-            return [future.result() for future in asked]
+        count, whole = jobs(launcher), search.whole()
+        with _workers(limit, count) as pool, whole or contextlib.nullcontext():
+
+            def largest_by(search: Search) -> list[Largest]:
+                asked = [
+                    pool.submit(search.largest, card, way)
+                    for card in cards
+                    for way in Way
+                ]
+                return [future.result() for future in asked]
+
+            found = largest_by(search)
+            late = None if whole is None else _end(whole, limit, progress)
+            if whole is None or late is None or not whole.needs_more(late):
+                return Varied(option.name, found, late)
+            longer = largest_by(search.up_to(late, found))
+            return Varied(option.name, longer, late, True)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import Any
 from oomph.base import script
 from oomph.fitting import cards, progress
 from oomph.fitting.cards import Target
-from oomph.fitting.measuring import Script, Way, steps_to_see
+from oomph.fitting.measuring import Script, Way
+from oomph.fitting.process.extent import Extent
 from oomph.simulate.rank import LOCAL_SIZE
 
 _HELP = """\
@@ -168,7 +169,7 @@ def _script(options: argparse.Namespace) -> Script:
         words,
         settings=",".join(options.settings),
         seconds=options.seconds,
-        **steps_to_see(options.steps),
+        extent=Extent.of(options.steps),
     )
 
 
@@ -188,12 +189,12 @@ def _answer(
         return found.table(), report.data(found), found.fits(options.way)
     option = varying.parse(options.vary)
     way = Way.named(options.way)
-    largest = answers.find_largest(
+    varied = answers.find_largest(
         asked, targets, option, progress.to_terminal(), options.within
     )
-    fits = all(each.value is not None for each in largest if each.way is way)
-    text = report.text_of_largest(option.name, largest)
-    return text, report.data_of_largest(option.name, largest), fits
+    largest = [each.value for each in varied.largest if each.way is way]
+    fits = None not in largest
+    return report.text_of_largest(varied), report.data_of_largest(varied), fits
 
 
 def _answer_for_worlds(

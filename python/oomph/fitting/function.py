@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from oomph.fitting import answers, calling, cards, progress
 from oomph.fitting.answers import Fit
-from oomph.fitting.measuring import Script, steps_to_see
+from oomph.fitting.measuring import Script
+from oomph.fitting.process.extent import Extent
 
 
 def fit(
@@ -59,8 +60,8 @@ def fit(
     """
     if callable(target):
         target = calling.words_of(target)
-    seen = steps_to_see(steps)
-    script = Script.of(target, settings=settings, seconds=seconds, **seen)
+    extent = Extent.of(steps)
+    script = Script.of(target, settings=settings, seconds=seconds, extent=extent)
     names = gpus if isinstance(gpus, str) else ",".join(gpus)
     targets = cards.targets(names, host)
     return answers.find(

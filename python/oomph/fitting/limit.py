@@ -45,6 +45,14 @@ class Limit:
         """Ends what runs: nobody waits for it any more."""
         self._stopped.set()
 
+    def elapsed_s(self) -> float:
+        """For how long the question has been going on."""
+        return time.monotonic() - self._began
+
+    def left_s(self) -> float:
+        """How long it may still go on."""
+        return max(0.0, self._end - time.monotonic())
+
     def is_late(self) -> bool:
         """Whether the time is up."""
         return time.monotonic() > self._end

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from oomph import settings, simulate
 from oomph.base.script import check_script
-from oomph.fitting.limit import Limit
 from oomph.fitting.process import forking
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.launcher import Job, Launcher
 from oomph.fitting.process.record import CHILD, SO_FAR, USED, Ending, Record
 from oomph.setup import environment
@@ -62,13 +62,6 @@ _VARIABLES: dict[Way, dict[str, str]] = {
 }
 
 
-def steps_to_see(asked: int | None) -> dict[str, Any]:
-    """Attributes of a script of which so many steps are asked for; None: as needed."""
-    if asked is not None:
-        return {"steps": asked}
-    return {"looks_on": True, "looks_ahead": True}
-
-
 @dataclass(frozen=True)
 class Script:
     """What is run.
@@ -82,16 +75,8 @@ class Script:
         module: Whether it is a module.
         variables: Of the environment, besides those that there are.
         settings: Of oomph, besides those of the way.
-        steps: After so many it is ended.
-        seconds: After so many it is ended as well.
-        looks_on: Whether more steps are seen, to know which has the peak.
-        until: The step that has it, after which it is ended; 0: not known.
-        ends_epochs: Whether the epoch of these steps is ended, for what follows.
-        looks_ahead: Whether batches that are to come are looked at, and the larger ones
-            come first.
-        ahead_step: The step after which some come first, as a look has shown; 0: none.
-        ahead: Their indices.
-        ahead_more: Indices of these and of those that are left out for want of time.
+        seconds: After so many it is ended.
+        extent: What of it is to be seen.
     """
 
     target: str
@@ -99,26 +84,14 @@ class Script:
     module: bool = False
     variables: dict[str, str] = field(default_factory=dict)
     settings: str = ""
-    steps: int = 6
     seconds: float = 600.0
-    looks_on: bool = False
-    until: int = 0
-    ends_epochs: bool = True
-    looks_ahead: bool = False
-    ahead_step: int = 0
-    ahead: Sequence[Any] = ()
-    ahead_more: Sequence[Any] = ()
+    extent: Extent = field(default_factory=Extent)
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not self.seconds > 0:
+        if self.extent.steps < 1 or not self.seconds > 0:
             raise ValueError("steps and seconds must be more than 0")
         if {"offload", "required"} & settings.parse(self.settings).keys():
             raise ValueError("settings: each way sets offload and required itself")
-
-    def with_more(self) -> Script:
-        """With all batches that are known to be larger, those left out as well."""
-        until = self.until + len(self.ahead_more) - len(self.ahead)
-        return replace(self, ahead=self.ahead_more, until=until)
 
     @classmethod
     def of(cls, words: Sequence[str], **options: Any) -> Script:
@@ -191,19 +164,22 @@ class Place:
         return is_oomph, way, card.devices, card.has_rates, card.has_values, *driver
 
 
-def measure(launcher: Launcher, script: Script, place: Place, stop: Limit) -> Record:
+def measure(
+    launcher: Launcher, script: Script, place: Place, stop: Callable[[], bool]
+) -> Record:
     """Runs a script until its steps are seen, it ends, or its time is up.
 
     Args:
         launcher: What starts processes.
         script: What to run.
         place: Where to.
-        stop: Ends the script as well.
+        stop: Whether to end it.
     """
     first = place.first(script)
     record, is_fork = _run(launcher, script, place, stop, first)
     differs = is_fork or record.unwritten_bytes > 0 or record.without_weights
-    if differs and record.failed and not stop.is_set():
+    answers = not script.extent.is_whole or script.extent.until
+    if differs and record.failed and answers and not stop():
         record, _ = _run(launcher, script, place, stop, None)  # as it would run alone
     return record
 
@@ -212,7 +188,7 @@ def _run(
     launcher: Launcher,
     script: Script,
     place: Place,
-    stop: Limit,
+    stop: Callable[[], bool],
     first: Place | None,
 ) -> tuple[Record, bool]:
     """What a run shows, and whether it went on where another had waited."""
@@ -234,15 +210,10 @@ def _run(
                 "environment": environment_of(place),
                 "first_environment": environment_of(first or place),  # if it may wait
                 "record": str(path),
+                "begin_s": launcher.began_s,
                 "forecasts": place.forecasts,
-                "ends_epochs": script.ends_epochs,
-                "looks_on": script.looks_on,
-                "until": script.until,
-                "looks_ahead": script.looks_ahead,
-                "ahead_step": script.ahead_step,
-                "ahead": script.ahead,
+                "extent": asdict(script.extent),
                 "writes_weights": first is None,
-                "steps": script.steps,
                 "module": script.module,
                 "target": script.target,
                 "arguments": script.arguments,
@@ -250,7 +221,7 @@ def _run(
             begin,
         )
         try:
-            in_time = _wait(process, path, script.seconds, stop)
+            in_time = _wait(process, path, script, stop)
         finally:
             process.kill()
         text = _tail(output)
@@ -261,12 +232,18 @@ def _run(
             used = Path(folder, USED).exists()
             code = process.code or 1
             record = Record(ending, code, used_gpu=used, output=text)
-        children = [*Path(folder).glob(f"*{CHILD}")]
-        record = record.with_children([_read(path, text) for path in children])
+        children = _children(Path(folder), path.stem)
+        record = record.with_children([_read(p, text) for p in children.values()])
         users_of = {path.stem for path in Path(folder).glob(f"*{users.SUFFIX}")}
-        unseen = len(users_of - {path.stem for path in children})
+        unseen = len(users_of - {*children})
         record = replace(record, unseen=unseen)
     return record, process.is_fork
+
+
+def _children(folder: Path, own: str) -> dict[str, Path]:
+    """The records of processes that a script has started, by the names of these."""
+    found = [*folder.glob(f"*{SO_FAR}"), *folder.glob(f"*{CHILD}")]
+    return {path.stem: path for path in found if path.stem != own}
 
 
 def _read(path: Path, output: str) -> Record:
@@ -282,13 +259,13 @@ def _tail(output: Path) -> str:
         return file.read().decode(errors="replace").strip()
 
 
-def _wait(process: Job, path: Path, seconds: float, stop: Limit) -> bool:
+def _wait(process: Job, path: Path, script: Script, stop: Callable[[], bool]) -> bool:
     """Whether it ended in time, or all was seen and it had time to end."""
     process.started.wait()  # the server may be importing PyTorch
     begin = time.monotonic()
-    end, so_far = begin + seconds, path.with_suffix(SO_FAR)
-    has_steps = False
-    while not process.ended.wait(_LOOK_S) and not stop.is_set():
+    end, so_far = begin + script.seconds, path.with_suffix(SO_FAR)
+    has_steps = script.extent.is_whole  # and goes on
+    while not process.ended.wait(_LOOK_S) and not stop():
         now = time.monotonic()
         if not has_steps and so_far.exists():
             has_steps = True
@@ -296,5 +273,5 @@ def _wait(process: Job, path: Path, seconds: float, stop: Limit) -> bool:
         if path.exists():
             end = min(end, now + _GRACE_S)
         if now > end:
-            return path.exists() or has_steps
+            return path.exists() or so_far.exists()
     return True

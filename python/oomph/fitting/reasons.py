@@ -12,7 +12,7 @@ from oomph.fitting.measuring import Way
 from oomph.fitting.process.record import Record
 
 if TYPE_CHECKING:
-    from oomph.fitting.runs import Answer
+    from oomph.fitting.answer import Answer
     from oomph.fitting.varying import Largest
 
 

@@ -54,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         ValueError: The question cannot be asked; the text says why.
     """
     from oomph.fitting import answers, report
+    from oomph.fitting.process.extent import Extent
     from oomph.fitting.runs import ScriptError
     from oomph.traces import format, reading
 
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
                 (str(packed),),
                 module=True,
                 settings=",".join(options.settings),
-                steps=_ALL_STEPS,
+                extent=Extent(steps=_ALL_STEPS),
             )
             with ended_by_signals():
                 say = progress.to_terminal()

@@ -8,29 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from oomph.base.sizes import format_size
 from oomph.base.tables import columns, sized
 from oomph.diagnosis.wording import OFFLOAD, PHASES
-from oomph.fitting import reasons
+from oomph.fitting import reasons, seen
+from oomph.fitting.answer import Answer
 from oomph.fitting.cards import Target
 from oomph.fitting.measuring import Way
-from oomph.fitting.process.look import differ
-from oomph.fitting.process.record import BATCHES, Record
-from oomph.fitting.runs import Answer
-from oomph.fitting.varying import Largest
+from oomph.fitting.process.record import Record
+from oomph.fitting.varying import Largest, Varied
 
 if TYPE_CHECKING:
     from oomph.fitting.answers import Fit
 
-_SEEN = "the run also covers what follows their epoch"
-_GROWS = "but not memory that grows over time"
-_LATER = {
-    "": "the run does not cover what comes later, such as an evaluation, nor memory "
-    "that grows over time",
-    "epoch": f"{_SEEN}, up to the next one, {_GROWS}",
-    "end": f"{_SEEN}, up to the script's end, {_GROWS}",
-    "error": f"{_SEEN}, up to an error (perhaps because tensors hold no values here), "
-    f"{_GROWS}",
-    "too long": "what follows their epoch takes too long, so the run does not cover "
-    "it, nor memory that grows over time",
-}
 _ROWS = 5  # of holders, and of remedies
 _OfCard = TypeVar("_OfCard", Answer, Largest)
 
@@ -65,32 +52,32 @@ def _roomy(fit: Fit) -> dict[Way, Record]:
     }
 
 
-def text_of_largest(name: str, found: Sequence[Largest]) -> str:
+def text_of_largest(varied: Varied) -> str:
     """A table of the largest values with which a script fits each card."""
+    name, found = varied.name, varied.largest
     rows = [["card", "memory", *(way.value for way in Way)]]
     for card, largest in _by_card(found):
         cells = [_value(largest[way]) for way in Way]
         rows.append([card.name, format_size(card.memory_bytes), *cells])
     lines = [f"The largest {name} that fits:", *columns(rows), ""]
     runs = [each.roomy for each in found if each.roomy is not None]
-    lines += [*_ended(runs), *_forked(runs), *_asks(runs), *reasons.caught(found)]
-    lines += _steps(runs[-1]) if runs else []
+    if varied.whole is None or not runs:
+        lines += [*seen.ended(runs), *_steps_of_largest(name, found)]
+    else:
+        smallest = f" and with the smallest {name}"
+        lines += seen.of(runs[-1], varied.whole, varied.grows, smallest)
+    lines += [*_forked(runs), *_asks(runs), *reasons.caught(found)]
     lines += reasons.late([e for e in map(_open_range, found) if e])
     return "\n".join(lines).strip()
 
 
-def _ended(runs: Sequence[Record]) -> list[str]:
-    """After how many steps the script was ended, and what was seen then."""
-    ends = {run.steps: run.later for run in runs if run.ending == "steps"}
-    cut = (
-        f" Loops over data after that epoch were stopped after {BATCHES} batches."
-        if any(run.is_cut for run in runs)
-        else ""
-    )
+def _steps_of_largest(name: str, found: Sequence[Largest]) -> list[str]:
+    """What the steps need of the last card's largest value."""
+    values = [(each.value, each.roomy) for each in found if each.roomy is not None]
     return [
-        f"The script was stopped after {count} steps of its optimizers (--steps): "
-        f"{_LATER[later]}.{cut}"
-        for count, later in ends.items()
+        f"With {name}={value}: {line}"
+        for value, roomy in values[-1:]
+        for line in seen.steps(roomy)
     ]
 
 
@@ -137,14 +124,18 @@ def _open_range(largest: Largest) -> str:
     return f"{largest.card.name} ({largest.way.value})"
 
 
-def data_of_largest(name: str, found: Sequence[Largest]) -> dict[str, Any]:
+def data_of_largest(varied: Varied) -> dict[str, Any]:
     """The same in types that JSON has; None: it fits with no value."""
     values = {
         card.name: {way.name.lower(): each.value for way, each in largest.items()}
-        for card, largest in _by_card(found)
+        for card, largest in _by_card(varied.largest)
     }
-    open_ranges = [each for each in map(_open_range, found) if each]
-    return {"name": name, "largest": values, "not_run": open_ranges}
+    return {
+        "name": varied.name,
+        "largest": values,
+        "not_run": [each for each in map(_open_range, varied.largest) if each],
+        "whole": varied.whole and varied.whole.as_dict(),
+    }
 
 
 def _table(fit: Fit, has_times: bool = True) -> list[str]:
@@ -251,8 +242,8 @@ def _remarks(fit: Fit) -> list[str]:
         for way, record in _roomy(fit).items()
     ]
     roomy = fit.answers[0].roomy
-    found += [*_ended([roomy]), *_forked([roomy]), *_asks([roomy])]
-    found += [*_steps(_roomy(fit)[Way.OOMPH]), *_guessed(fit)]
+    found += [*seen.of(_roomy(fit)[Way.OOMPH], fit.whole, fit.grows)]
+    found += [*_forked([roomy]), *_asks([roomy]), *_guessed(fit)]
     found += [*reasons.caught(fit.answers), *reasons.failed(fit.answers)]
     found += [*reasons.gave_up(fit.answers), *reasons.late(fit.not_run)]
     if roomy.without_weights:
@@ -279,55 +270,6 @@ def _remarks(fit: Fit) -> list[str]:
             "run would need is unknown."
         )
     return found
-
-
-def _steps(roomy: Record) -> list[str]:
-    """What each step needs, if it differs: the first one makes what the others have."""
-    later = roomy.steps_bytes[1:]
-    if not differ(roomy.steps_bytes):
-        return []
-    begin = (
-        f"Its steps differ: after the first, they need {format_size(min(later))} to "
-        f"{format_size(max(later))}. "
-    )
-    if roomy.batches_known:
-        return [f"{begin}{_ahead(roomy)}"]
-    if 2 * roomy.enough > len(roomy.steps_bytes):
-        return [
-            f"{begin}Step {roomy.enough} of the {len(roomy.steps_bytes)} that ran "
-            "needs most, so later ones may need even more: --steps runs more of them."
-        ]
-    return [f"{begin}Others may need more: --steps runs more of them."]
-
-
-def _ahead(roomy: Record) -> str:
-    """What is known of batches that were to come, and which of them came first."""
-    left, known = roomy.batches_left, roomy.batches_known
-    those = "all" if known == left else str(known)
-    also = (
-        f" {roomy.batches_left_out} more are larger than those before them, but not "
-        "among the largest; the run left them out, so PyTorch's allocator may fragment "
-        "more."
-        if roomy.batches_left_out
-        else ""
-    )
-    rest = (
-        ""
-        if known == left
-        else " Batches whose sizes are not known may need more: --steps runs them."
-    )
-    count = len(roomy.ahead)
-    largest = f"{count} largest" if count > 1 else "largest"
-    ran = (
-        f"The {largest} ran next; a batch no larger in any size than one that ran "
-        "needs no more."
-        if count
-        else "None is larger than those that ran."
-    )
-    return (
-        f"After step {roomy.ahead_step} the sizes of {those} of the {left} batches "
-        f"still to come in the epoch were looked at. {ran}{also}{rest}"
-    )
 
 
 def _guessed(fit: Fit) -> list[str]:
@@ -386,4 +328,5 @@ def data(fit: Fit) -> dict[str, Any]:
         },
         "peak": fit.peak and fit.peak.diagnosis,
         "smaller": fit.smaller and fit.smaller.diagnosis,
+        "whole": fit.whole and fit.whole.as_dict(),
     }

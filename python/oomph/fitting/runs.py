@@ -6,16 +6,19 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from oomph.fitting.answer import Answer
 from oomph.fitting.cards import Target
 from oomph.fitting.limit import PATIENCE, Late, Limit
 from oomph.fitting.measuring import Place, Script, Way, measure
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
 from oomph.fitting.reasons import reason
 from oomph.fitting.turns import Turns
+from oomph.fitting.whole import Whole
 from oomph.memory import host
 
 RESERVE_BYTES = 1 << 30  # oomph keeps up to this for others on a card that is full
@@ -46,83 +49,6 @@ class ScriptError(RuntimeError):
         self.record = record
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Whether a script fits a card in one way.
-
-    Attributes:
-        card: The card.
-        way: Who gives out its memory.
-        fits: Whether the script came through; False as well if it is not known.
-        was_run: Whether it was run on this card; else its run on a roomy one answers.
-        record: Of the run that answers.
-        roomy: Of the run without a limit.
-    """
-
-    card: Target
-    way: Way
-    fits: bool
-    was_run: bool
-    record: Record
-    roomy: Record
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Peak of what the script held."""
-        return self.record.allocated_bytes
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Peak of what the allocator had of the card."""
-        return self.record.reserved_bytes
-
-    @property
-    def host_bytes(self) -> int:
-        """Peak of what oomph had in host memory."""
-        return self.record.host_bytes
-
-    @property
-    def caught(self) -> bool:
-        """Whether the script caught an out-of-memory error, and went on.
-
-        In the rescue oomph itself catches some, as it tries what may run again.
-        """
-        return self.fits and self.record.failures > 0 and self.way is not Way.RESCUE
-
-    @property
-    def failed(self) -> bool:
-        """Whether the script failed there, though not by an out-of-memory error.
-
-        With all the memory that it wants it comes through: it may reckon with what is
-        free, and find too little.
-        """
-        return self.record.failed
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether the run on the card took so long that it was not waited for."""
-        return self.record.ending == "time"
-
-    @property
-    def is_too_small(self) -> bool:
-        """Whether memory is what the script wants for there."""
-        return not (self.fits or self.failed or self.gave_up) and self.is_known
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is an answer: else the time for the question was up before."""
-        return self.record.ending != "late"
-
-    @property
-    def step_ms(self) -> float | None:
-        """Time of a step on the virtual clock; None: not known.
-
-        It is known of a well-known card, and if it fits and takes steps.
-        """
-        is_known = self.card.has_rates and self.fits and self.record.step_ms
-        return self.record.step_ms if is_known else None
-
-
 class Runs:
     """Runs of one script, each in one place, and at most once.
 
@@ -148,7 +74,7 @@ class Runs:
         found_out: list[bool] | None = None,
     ) -> None:
         self._launcher, self.script = launcher, script
-        self.progress = progress
+        self._asked, self.progress = script, progress
         self._full_card = full_card
         self._goes_on = [] if found_out is None else found_out
         self.limit = limit or Limit()
@@ -157,6 +83,40 @@ class Runs:
         self._turns = Turns()
         self._seconds = 0.0  # that the first run took, which has no limit
         self._lock = threading.Lock()
+        self._before: Runs | None = None  # up to fewer steps
+        self._late = _NOT_RUN  # up to those of these, without a limit
+
+    def up_to(self, late: Record) -> Runs:
+        """Runs of the same script up to a later step, as it needs more there.
+
+        Args:
+            late: The run without a limit that has shown it.
+        """
+        script = replace(self._asked, extent=Extent.whole(late.enough))
+        found = Runs(
+            self._launcher,
+            script,
+            self.progress,
+            self.limit,
+            self._full_card,
+            self._goes_on,
+        )
+        found._before, found._late, found._seconds = self, late, late.seconds
+        return found
+
+    def whole(self, card: Target) -> Whole | None:
+        """The script to its end and without a limit, which begins now.
+
+        None: no more steps are asked for than were seen, or that is the whole script,
+        or host memory has no room for one more.
+        """
+        first = self.roomy(card, Way.OOMPH)
+        has_seen_all = first.ending != "steps" or not self._asked.extent.looks_on
+        if has_seen_all or jobs(self._launcher, 2) < 2:
+            return None
+        script = replace(self._asked, extent=Extent.whole())
+        place = Place(card.roomy, Way.OOMPH)
+        return Whole(self._launcher, script, place, self._turns, first)
 
     def run(self, place: Place, name: str, is_patient: bool = True) -> Record:
         """The record of a run; waits for it if it is going on.
@@ -192,15 +152,17 @@ class Runs:
 
     def _measure(self, place: Place, is_patient: bool) -> Record:
         """One that fails beside others is run again, alone: it may want a port."""
-        script = self.script.with_more() if place.has_more else self.script
+        script = self.script
+        if place.has_more:
+            script = replace(script, extent=script.extent.with_more())
         if not is_patient and self._seconds:
             longest = max(_PATIENCE_S, PATIENCE * self._seconds)
             script = replace(script, seconds=min(script.seconds, longest))
         with self._turns.beside() as others:
-            record = measure(self._launcher, script, place, self.limit)
+            record = measure(self._launcher, script, place, self.limit.is_set)
         if record.failed and others[0] and not self.limit.is_set():
             with self._turns.alone():
-                record = measure(self._launcher, script, place, self.limit)
+                record = measure(self._launcher, script, place, self.limit.is_set)
         has_ended = record.came_through or record.ending == "oom"
         if self.limit.is_late() and not has_ended:
             raise Late
@@ -210,18 +172,8 @@ class Runs:
         """What one run shows of others: how many steps are enough, and what is not."""
         self.limit.begin()
         self._seconds = self._seconds or record.seconds
-        ends_epochs = self.script.ends_epochs and record.later != "too long"
-        self.script = replace(self.script, ends_epochs=ends_epochs)
-        if self.script.looks_on or self.script.looks_ahead:
-            self.script = replace(
-                self.script,
-                looks_on=False,
-                until=record.until,
-                looks_ahead=False,
-                ahead_step=record.ahead_step if record.ahead else 0,
-                ahead=record.ahead,
-                ahead_more=record.ahead_more,
-            )
+        extent = self.script.extent.learned(record)
+        self.script = replace(self.script, extent=extent)
 
     def roomy(self, card: Target, way: Way) -> Record:
         """The run with all the memory that the script wants.
@@ -231,13 +183,43 @@ class Runs:
         take of it, such as CUDA's context.
         """
         if way not in PYTORCHS:
-            return self.run(Place(card.roomy, way), f"{card.name} without a limit")
+            late = self._late_on(card)
+            place, name = Place(card.roomy, way), f"{card.name} without a limit"
+            return late or self.run(place, name)
         here = self.roomy(card, Way.OOMPH)
         with self._lock:
             card = self._as.setdefault(tuple(here.trace), card)
         record = self.run(Place(card.roomy, way), f"{card.name} without a limit")
         more = here.other_bytes - self.roomy(card, Way.OOMPH).other_bytes
         return replace(record, other_bytes=record.other_bytes + more)
+
+    def _late_on(self, card: Target) -> Record | None:
+        """What the whole script needs on a card; None: it may ask for more there."""
+        if self._before is None or self._full_card is None:
+            return None
+        here = self._before.roomy(card, Way.OOMPH)
+        if here.trace != self._before.roomy(self._full_card, Way.OOMPH).trace:
+            return None
+        late = self._late
+        return replace(
+            late,
+            allocated_bytes=max(here.allocated_bytes, late.allocated_bytes),
+            reserved_bytes=max(here.reserved_bytes, late.reserved_bytes),
+            other_bytes=here.other_bytes,
+            step_ms=here.step_ms,
+        )
+
+    def _early_on(self, place: Place) -> Record | None:
+        """The run up to fewer steps, if memory ran out in these."""
+        done = {} if self._before is None else self._before._done
+        for each in (place, replace(place, has_more=True)):
+            future = done.get(each)
+            if not future or not future.done() or isinstance(future.exception(), Late):
+                continue
+            record = future.result()
+            if record.ending == "oom":
+                return record
+        return None
 
     def at_peak(self, card: Target) -> Record | None:
         """The run on a card that is full just at the script's peak, which says why.
@@ -302,7 +284,8 @@ class Runs:
     def on(self, card: Target, way: Way, forecasts: bool = False) -> Record:
         """The run on a card itself, whose error may say what would help."""
         limits = f"host_limit:{card.host_bytes // 2}" if way is Way.RESCUE else ""
-        return self.run(Place(card.text, way, limits, forecasts), card.name, forecasts)
+        place = Place(card.text, way, limits, forecasts)
+        return self._early_on(place) or self.run(place, card.name, forecasts)
 
     def advice(self, card: Target) -> Record | None:
         """The run on a card without offload, whose error says what would help.
@@ -337,7 +320,7 @@ class Runs:
     def _answer(self, card: Target, way: Way) -> Answer:
         roomy = self.roomy(card, Way.OOMPH if way is Way.RESCUE else way)
         known = _known(roomy, card, way)
-        has_more = way is Way.NATIVE and bool(self.script.ahead_more)
+        has_more = way is Way.NATIVE and bool(self.script.extent.ahead_more)
         if (known and has_more) or (known is False and self.goes_on()):
             known = None
         if known is not None:
@@ -382,7 +365,12 @@ def _known(roomy: Record, card: Target, way: Way) -> bool | None:
     return False if is_too_much and way is not Way.RESCUE else None
 
 
-def jobs(launcher: Launcher) -> int:
-    """How many runs this machine has room for at a time, by the largest so far."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, host.available_bytes() // launcher.largest_bytes))
+def jobs(launcher: Launcher, most: int | None = None) -> int:
+    """How many runs this machine has room for at a time, by the largest so far.
+
+    Args:
+        launcher: Of these.
+        most: No more than so many; None: than this process may use cores.
+    """
+    most = most or len(os.sched_getaffinity(0))
+    return max(1, min(most, host.available_bytes() // launcher.largest_bytes))

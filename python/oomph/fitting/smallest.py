@@ -26,13 +26,14 @@ class Smallest:
     is_known: bool = True
 
 
-def smallest(runs: Runs, card: Target, way: Way) -> Smallest:
+def smallest(runs: Runs, card: Target, way: Way, least: int | None = None) -> Smallest:
     """The memory of the smallest card on which the script fits, by runs on cards.
 
     Args:
         runs: Of the script.
         card: What the card is otherwise.
         way: Who gives out its memory.
+        least: A size in bytes below which there is none; None: that is not known.
 
     Returns:
         Bytes, on which it fits, and at most one part in 128 more than it must be; with
@@ -40,7 +41,7 @@ def smallest(runs: Runs, card: Target, way: Way) -> Smallest:
         all that it takes without a limit (or this card, where it asks how much is
         free), or allocates nothing.
     """
-    search = _Search(runs, card, way)
+    search = _Search(runs, card, way, least)
     try:
         return Smallest(search.run())
     except Late:
@@ -50,9 +51,9 @@ def smallest(runs: Runs, card: Target, way: Way) -> Smallest:
 class _Search:
     """Looks for it; has what was found so far."""
 
-    def __init__(self, runs: Runs, card: Target, way: Way) -> None:
+    def __init__(self, runs: Runs, card: Target, way: Way, least: int | None) -> None:
         self.found: int | None = None
-        self._runs, self._card, self._way = runs, card, way
+        self._runs, self._card, self._way, self._least = runs, card, way, least
 
     def run(self) -> int | None:
         """As :func:`smallest`."""
@@ -68,6 +69,10 @@ class _Search:
         if roomy.asks_size:  # what it takes without a limit says nothing
             high = min(high, card.memory_bytes)
         whole = roomy.needed_bytes
+        if self._least is not None and self._least > low:
+            low, high = self._least, max(self._least, high)
+            if self._fits(low):
+                return low
         while not self._fits(high):
             if not roomy.asks_size or high >= card.memory_bytes:
                 return None

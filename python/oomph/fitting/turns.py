@@ -34,6 +34,10 @@ class Turns:
                 self._running -= 1
                 self._changed.notify_all()
 
+    def is_one_alone(self) -> bool:
+        """Whether one is alone, or waits to be."""
+        return self._is_alone
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Waits until nothing else runs."""

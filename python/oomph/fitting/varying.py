@@ -7,13 +7,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from oomph.fitting.answer import Answer
 from oomph.fitting.cards import Target
 from oomph.fitting.limit import Late, Limit
 from oomph.fitting.measuring import Script, Way
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.process.record import Record
 from oomph.fitting.progress import Progress
-from oomph.fitting.runs import Answer, Runs
+from oomph.fitting.runs import Runs
+from oomph.fitting.whole import Whole
 
 _COUNT_MAX = 1 << 20  # values of a range
 
@@ -96,6 +99,24 @@ class Largest:
     most: str | None = None
 
 
+@dataclass(frozen=True)
+class Varied:
+    """What is known of an option.
+
+    Attributes:
+        name: Its name.
+        largest: Card by card, and way by way.
+        whole: The script to its end with the smallest value, as
+            :class:`~oomph.fitting.answers.Fit` has it.
+        grows: As there.
+    """
+
+    name: str
+    largest: Sequence[Largest]
+    whole: Record | None = None
+    grows: bool = False
+
+
 class Search:
     """Looks for the largest values, card by card.
 
@@ -124,6 +145,7 @@ class Search:
         self._progress = progress
         self.limit = limit or Limit()
         self._runs: dict[int, Runs] = {}
+        self._last: dict[tuple[Target, Way], int] = {}  # none fits that is larger
         self._found_out: list[bool] = []  # whether the script goes on with less
         self._lock = threading.Lock()
 
@@ -131,18 +153,44 @@ class Search:
         """Runs the smallest alone, which shows how much host memory a run takes."""
         first = self._at(0)
         first.roomy(self._card, Way.OOMPH)
-        learned = first.script
+        learned = first.script.extent
         differs = bool(learned.ahead)  # another value has other batches
-        self._script = replace(
-            self._script,
-            looks_on=False,
-            until=0 if differs else learned.until,
-            looks_ahead=differs,
+        until = 0 if differs else learned.until
+        extent = replace(
+            self._script.extent, looks_on=False, until=until, looks_ahead=differs
         )
+        self._script = replace(self._script, extent=extent)
+
+    def whole(self) -> Whole | None:
+        """The script with the smallest value, as :meth:`Runs.whole` has it."""
+        return self._at(0).whole(self._card)
+
+    def up_to(self, late: Record, found: Sequence[Largest]) -> Search:
+        """The same search, by runs that last longer.
+
+        Args:
+            late: The whole script with the smallest value. If it has ended, runs of
+                other values last to their ends as well, else for as many steps as it.
+            found: What fewer steps allow, which more do not exceed.
+        """
+        until = 0 if late.ended else late.enough
+        script = replace(self._script, extent=Extent.whole(until))
+        more = Search(
+            self._launcher, script, self._option, self._progress, self._card, self.limit
+        )
+        more._runs[0] = self._at(0).up_to(late)
+        values = self._option.values
+        for each in found:
+            last = -1 if each.value is None else values.index(each.value)
+            if not each.is_known:
+                last = len(values) - 1 if each.most is None else values.index(each.most)
+            more._last[each.card, each.way] = last
+        return more
 
     def largest(self, card: Target, way: Way) -> Largest:
         """The largest value with which it fits."""
-        values, name = self._option.values, self._option.name
+        name, last = self._option.name, len(self._option.values) - 1
+        values = self._option.values[: self._last.get((card, way), last) + 1]
         held: dict[int, Answer] = {}
         failed: list[int] = []
 
@@ -177,7 +225,7 @@ class Search:
             card,
             way,
             value,
-            best == len(values) - 1,
+            best == last,
             None if found is None else found.roomy,
             found is not None and found.caught,
             most is None,
@@ -231,7 +279,7 @@ def last_that(
         >>> last_that(lambda place: place < 5, 100, lambda low, high: 7)
         4
     """
-    if not holds(0):
+    if count == 0 or not holds(0):
         return None
     if holds(count - 1):
         return count - 1

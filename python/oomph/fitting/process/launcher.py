@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Hashable
 from pathlib import Path
 from types import TracebackType
@@ -181,9 +182,14 @@ def _environment() -> dict[str, str]:
 
 
 class Launcher:
-    """Starts processes from any thread; a context, which ends what serves it."""
+    """Starts processes from any thread; a context, which ends what serves it.
+
+    Attributes:
+        began_s: When it was made, in seconds of ``time.time()``.
+    """
 
     def __init__(self) -> None:
+        self.began_s = time.time()
         environment = _environment()
         self._folder = temporary_folder("fit")
         self._process = subprocess.Popen(

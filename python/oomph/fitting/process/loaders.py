@@ -3,8 +3,7 @@
 Once enough steps were seen, the data loaders that these had their batches of have none
 left. So the script goes on as at the end of an epoch, and what follows is seen: it
 evaluates, and trains again or ends. Loops over data that begin then end early, too; and
-nothing is saved any more, as a file of the script's would be written anew with values
-that mean nothing.
+no file of tensors is written any more (:mod:`oomph.fitting.process.saving`).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.utils.data import dataloader
 
+from oomph.fitting.process import saving
 from oomph.fitting.process.record import BATCHES
 
 _LEFT_OVER = 2  # steps that may come of batches from before
@@ -78,21 +77,10 @@ class Loaders:
             self._ended[iterator] = iterator._num_yielded
         self.are_ended = True
         self._recent.clear()
-        _save_nothing()
+        saving.write_nothing()
         return True
 
     def is_next_epoch(self) -> bool:
         """Whether the step that has ended is one of batches that came since then."""
         self._steps += 1
         return len(self._recent) > 0 or self._steps > _LEFT_OVER
-
-
-def _save_nothing() -> None:
-    torch.save = _nothing
-    safetensors = sys.modules.get("safetensors.torch")
-    if safetensors is not None:
-        safetensors.serialize_file = _nothing  # type: ignore[attr-defined]
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    """Instead of what writes a file."""

@@ -32,6 +32,7 @@ class Look:
 
     Args:
         goes_on: Whether to look on once enough steps were seen.
+        for_ever: Whether to do so up to the script's end.
 
     Attributes:
         enough: The step with which the peak came; 0: none was looked at.
@@ -40,10 +41,11 @@ class Look:
         trace: What was asked for until then.
     """
 
-    def __init__(self, goes_on: bool) -> None:
+    def __init__(self, goes_on: bool, for_ever: bool = False) -> None:
         self.enough, self.until, self.seconds = 0, 0, 0.0
         self.trace: list[int] = []
-        self._goes_on, self._began = goes_on, time.monotonic()
+        self._goes_on, self._for_ever = goes_on, for_ever
+        self._began = time.monotonic()
         self._peak_bytes = self._first = self._end = 0.0
 
     def elapsed_s(self) -> float:
@@ -75,4 +77,8 @@ class Look:
         if has_peak or differ(steps_bytes):
             self.until, self.trace = count, trace()
             self.seconds = self.elapsed_s()
-        return self._goes_on and now < self._end
+        return self._for_ever or (self._goes_on and now < self._end)
+
+    def step_of(self, peak_bytes: int) -> int:
+        """The step with which a peak came; 0: it came after them all."""
+        return self.enough if peak_bytes <= (1 + _MORE) * self._peak_bytes else 0

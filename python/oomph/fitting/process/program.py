@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import statistics
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -26,7 +25,8 @@ import torch
 from oomph import _C, simulate
 from oomph.base import state
 from oomph.diagnosis import oom_error
-from oomph.fitting.process import pretrained, weights
+from oomph.fitting.process import keeping, pretrained, readings, saving, weights
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.larger_first import LargerFirst
 from oomph.fitting.process.loaders import Loaders
 from oomph.fitting.process.look import Look
@@ -36,14 +36,10 @@ from oomph.steps import events, times
 
 _exit = os._exit
 _RUNNERS = (__name__, "runpy")
+_EVERY_S = 0.5  # what was seen so far of a whole script is written
+_NICE = 5  # below runs that answer
 _ROUNDS_MAX = 16  # times as many steps, however often another optimizer leads
 _RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
-_TRACE = [
-    f"{what}.{pool}_pool.{counter}"
-    for what in ("allocation", "requested_bytes")
-    for pool in ("small", "large")
-    for counter in ("allocated", "peak")
-]
 
 
 class EnoughSteps(SystemExit):
@@ -58,19 +54,17 @@ class Watch:
     for one that is there and has not stepped yet. What a fork of the script takes is
     written down beside.
 
-    Args:
-        steps: So many are to be seen at least.
-
     Attributes:
         hindrance: As :class:`Record` has it.
         is_child: Whether this process is a fork of the script's.
     """
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self) -> None:
         self.hindrance = ""
-        self._path, self._wanted, self._until = Path(), steps, 0
-        self._loaders, self._ends_epochs = Loaders(), True
+        self._path, self._extent = Path(), Extent()
+        self._loaders = Loaders()
         self._larger = LargerFirst(self._loaders)
+        self._next_s = 0.0  # when to write what was seen so far
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -79,33 +73,24 @@ class Watch:
         self._begin_record()
 
     def place(
-        self,
-        path: Path,
-        forecasts: bool,
-        ends_epochs: bool,
-        looks_on: bool,
-        until: int,
-        looks_ahead: bool,
-        ahead_step: int,
-        ahead: Sequence[Any],
+        self, path: Path, extent: Extent, forecasts: bool, begin_s: float
     ) -> None:
         """Says where the run is, before CUDA is used.
 
         Args:
             path: Where to write what was seen (:class:`Record`, as JSON).
+            extent: What is to be seen of the script.
             forecasts: Whether an out-of-memory error is to say what would help.
-            ends_epochs: Whether to see what follows the epoch of the steps.
-            looks_on: Whether to see more steps, for as long as those took.
-            until: The step that ends the script; 0: as many as it was made for.
-            looks_ahead: Whether to look at the batches that are to come.
-            ahead_step: The step after which some come first; 0: none do.
-            ahead: Indices of these.
+            begin_s: When the question was asked, in seconds of ``time.time()``.
         """
-        self._path, self._until = path, until
+        self._path, self._extent = path, extent
         os.environ[users.VARIABLE] = str(path.parent)
-        self._look = Look(looks_on)
-        self._larger.place(looks_ahead, ahead_step, ahead)
-        self._ends_epochs = ends_epochs
+        self._look = Look(extent.looks_on, extent.is_whole and not extent.until)
+        self._larger.place(extent.looks_ahead, extent.ahead_step, extent.ahead)
+        if extent.is_whole:
+            os.nice(_NICE)
+            saving.write_nothing()
+            keeping.end_before_changes(begin_s, self._end_before_change)
         oom_error.set_forecasts(forecasts)
 
     @property
@@ -152,7 +137,7 @@ class Watch:
 
     def _note_peaks(self) -> list[dict[str, Any]]:
         """Gives the metrics of the devices as well."""
-        found = _metrics()
+        found = readings.metrics()
         for metrics in found:
             self._allocated = max(self._allocated, metrics["allocated_bytes.all.peak"])
             self._reserved = max(self._reserved, metrics["device_bytes_peak"])
@@ -174,31 +159,37 @@ class Watch:
         if self._leader != self._optimizer:
             self._leader = self._optimizer
             self._ends.clear()
-        known = (metrics.get("step_active_bytes_peak", 0) for metrics in _metrics())
+        known = (
+            metrics.get("step_active_bytes_peak", 0) for metrics in readings.metrics()
+        )
         self._steps_bytes.append(max(known, default=0))
-        can_mark = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        if can_mark and not torch.cuda.is_current_stream_capturing():
-            self._ends.append(times.mark())
-        else:
-            self._ends.append(None)
+        self._ends.append(times.mark() if self._can_mark() else None)
         if self._has_seen_enough() and not self._looks_on():
-            if self._ends_epochs and self._loaders.end():
+            if self._extent.ends_epochs and self._loaders.end():
                 self._write_so_far()
                 return
             self.write("steps", 0)
             raise EnoughSteps(0)
+        if self._extent.is_whole and time.monotonic() > self._next_s:
+            self._write_so_far()
+            self._next_s = time.monotonic() + _EVERY_S
+
+    def _can_mark(self) -> bool:
+        if self._extent.is_whole or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return False  # of many steps no time is asked
+        return not torch.cuda.is_current_stream_capturing()
 
     def _has_seen_enough(self) -> bool:
-        count = len(self._steps_bytes)
-        if self._until:
-            return count >= self._until
-        is_enough = len(self._ends) >= self._wanted and not self._is_one_to_come()
-        return is_enough or count >= self._wanted * _ROUNDS_MAX
+        count, wanted = len(self._steps_bytes), self._extent.steps
+        if self._extent.until:
+            return count >= self._extent.until
+        is_enough = len(self._ends) >= wanted and not self._is_one_to_come()
+        return self._extent.is_whole or is_enough or count >= wanted * _ROUNDS_MAX
 
     def _looks_on(self) -> bool:
         found = self._note_peaks()
         goes_on = self._look.goes_on(
-            self._steps_bytes, self._allocated, lambda: _trace(found)
+            self._steps_bytes, self._allocated, lambda: readings.trace(found)
         )
         self._larger.look()
         return goes_on or not self._larger.is_all_used()
@@ -221,15 +212,26 @@ class Watch:
             if not self._path.exists():
                 self._write_to(self._path, ending, code, later)
 
+    def _end_before_change(self) -> NoReturn:
+        self.write("steps", 0, "file")
+        _exit(0)
+
+    def _seconds(self) -> float:
+        until_peak = 0.0 if self._extent.is_whole else self._look.seconds
+        return until_peak or self._look.elapsed_s()
+
     def end(self) -> None:
         """The process ends, it is not known how; writes down what it took of a GPU."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self.write("script", int(any(each["num_ooms"] for each in _metrics())))
+            self.write(
+                "script", int(any(each["num_ooms"] for each in readings.metrics()))
+            )
 
     def _write_so_far(self) -> None:
         """For the case that what follows takes too long."""
         with self._lock:
-            self._write_to(self._path.with_suffix(SO_FAR), "steps", 0, "too long")
+            later: Later = "" if self._extent.is_whole else "too long"
+            self._write_to(self._path.with_suffix(SO_FAR), "steps", 0, later)
 
     def _write_to(self, path: Path, ending: Ending, code: int, later: Later) -> None:
         draft = path.with_suffix(".draft")
@@ -249,14 +251,14 @@ class Watch:
             ending=ending,
             exit_code=code,
             steps=len(self._ends),
-            devices=len(_used(found)),
+            devices=len(readings.used(found)),
             allocated_bytes=self._allocated,
             reserved_bytes=self._reserved,
-            other_bytes=_other_bytes(found) if found else 0,
+            other_bytes=readings.other_bytes(found) if found else 0,
             host_bytes=self._host,
-            enough=self._look.enough,
+            enough=self._look.step_of(self._allocated),
             until=self._look.until,
-            trace=self._look.trace or _trace(found),
+            trace=self._look.trace or readings.trace(found),
             failures=failures,
             steps_bytes=self._steps_bytes,
             ahead_step=self._larger.step,
@@ -271,8 +273,8 @@ class Watch:
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
             hindrance=self.hindrance,
-            seconds=self._look.seconds or self._look.elapsed_s(),
-            step_ms=_step_ms(self._ends),
+            seconds=self._seconds(),
+            step_ms=readings.step_ms(self._ends),
             asks_size=self._asks_size,
             error="" if error is None else error.brief,
             diagnosis=None if error is None else error.as_dict(),
@@ -290,43 +292,6 @@ def _after(first: Callable[[], Any], then: Callable[..., Any]) -> Callable[..., 
         return then(*arguments, **named)
 
     return both
-
-
-def _metrics() -> list[dict[str, Any]]:
-    """What the allocator says of each device; none before CUDA is used."""
-    from oomph.setup.environment import collect_stats
-
-    return [*collect_stats().values()]
-
-
-def _trace(found: Sequence[dict[str, Any]]) -> list[int]:
-    """Counts and sums of all that the devices were asked for."""
-    return [*chain(*sorted([metrics[name] for name in _TRACE] for metrics in found))]
-
-
-def _used(found: Sequence[dict[str, Any]]) -> list[int]:
-    """The devices on which something was allocated."""
-    return [d for d, each in enumerate(found) if each["allocated_bytes.all.peak"] > 0]
-
-
-def _other_bytes(found: Sequence[dict[str, Any]]) -> int:
-    """What is in use and not the allocator's, on the device that has most of it."""
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    most = 0
-    for device in _used(found) or [0]:
-        free_bytes, total_bytes = runtime.cudaMemGetInfo(device)
-        own = found[device]["device_bytes"]
-        most = max(most, total_bytes - free_bytes - own)
-    return most
-
-
-def _step_ms(ends: Sequence[Any]) -> float:
-    """The usual time of a step but for the first, which allocates states."""
-    marks = [end for end in ends if end is not None]
-    if len(marks) < 2:
-        return 0.0
-    torch.cuda.synchronize()
-    return float(statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)))
 
 
 def run(watch: Watch, module: bool, target: str, arguments: Sequence[str]) -> int:

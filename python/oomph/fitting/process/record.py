@@ -12,7 +12,7 @@ USED = "used"  # a file of a run that has come to use a GPU
 SO_FAR = ".sofar"  # and of one that is written before what follows the steps
 BATCHES = 32  # that a loop over data may have which begins after the steps
 Ending = Literal["steps", "script", "oom", "error", "time", "late"]
-Later = Literal["", "epoch", "end", "error", "too long"]
+Later = Literal["", "epoch", "end", "error", "too long", "file"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class Record:
         batches_left_out: How many of these are larger, too, and did not come first.
         later: What was seen after the steps: "": nothing; "epoch": what comes up to the
             next epoch; "end": all up to the script's end; "error": what comes up to an
-            error, as it may want values; "too long": nothing, as it took too long.
+            error, as it may want values; "too long": nothing, as it took too long;
+            "file": what comes before a file of an earlier run would be changed.
         is_cut: Whether a loop over data that came later was ended early.
         guesses: How often an operator was given a guess of how many elements it finds.
         unwritten_bytes: Of weights on the CPU whose values were left out.
@@ -108,9 +109,12 @@ class Record:
     @property
     def came_through(self) -> bool:
         """Whether it ran to its end, or to that of its steps."""
-        return self.ending == "steps" or (
-            self.ending == "script" and self.exit_code == 0
-        )
+        return self.ending == "steps" or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether it ran to its end."""
+        return self.ending == "script" and self.exit_code == 0
 
     @property
     def failed(self) -> bool:

@@ -56,7 +56,7 @@ def become(request: Request) -> int:
     if not request["writes_weights"] and card is not None and not card.has_values:
         weights.leave_out()
     pretrained.arrange(fetches=request["writes_weights"])
-    watch = program.Watch(request["steps"])
+    watch = program.Watch()
     waiting.place(watch, request)
     if may_wait:
         waiting.arrange(request, watch)

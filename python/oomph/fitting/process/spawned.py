@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from oomph import simulate
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.record import CHILD
 from oomph.simulate import users
 
@@ -49,8 +50,9 @@ def look() -> None:
     if not fetches and card is not None and not card.has_values:
         weights.leave_out()
     pretrained.arrange(fetches)
-    watch = program.Watch(asked.pop("steps"))
+    watch = program.Watch()
     watch.is_child = True
-    watch.place(path.with_name(f"{os.getpid()}{CHILD}"), **asked)
+    extent = Extent(**asked.pop("extent"))
+    watch.place(path.with_name(f"{os.getpid()}{CHILD}"), extent, **asked)
     watch.begin()
     atexit.register(watch.end)

@@ -25,6 +25,7 @@ import torch
 from oomph import settings, simulate
 from oomph.base import imports, state
 from oomph.fitting.process import alone, spawned
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.forking import (
     OLD_PYTORCH,
     PYTORCH,
@@ -99,12 +100,10 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
 
 def place(watch: Watch, request: Request) -> None:
     """Tells a watch what is asked for."""
-    names = ["forecasts", "ends_epochs", "looks_on", "until"]
-    names += ["looks_ahead", "ahead_step", "ahead"]
+    names = "extent", "forecasts", "begin_s"
     path, asked = Path(request["record"]), {name: request[name] for name in names}
-    more = {name: request[name] for name in ("steps", "writes_weights")}
-    spawned.tell(path, {**asked, **more})
-    watch.place(path, **asked)
+    spawned.tell(path, {**asked, "writes_weights": request["writes_weights"]})
+    watch.place(path, **{**asked, "extent": Extent(**asked["extent"])})
 
 
 def mark_use(request: Request) -> None:
