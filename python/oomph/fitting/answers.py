@@ -266,10 +266,22 @@ def _find(
         in_time(smaller, "what would help"),
         short[-1] if helps else None,
         in_time(guessed, "other shares of what masks match") or {},
-        {way: size.size_bytes for way, size in found.items()},
+        {way: _least(found[way], answers, way) for way in least},
         frozenset(unsure),
         not_run,
     )
+
+
+def _least(found: Smallest, answers: Sequence[Answer], way: Way) -> int | None:
+    """The smallest card that is known to be large enough; None: none is."""
+    like = answers[-1].card.roomy
+    fitting = [
+        each.card.memory_bytes
+        for each in answers
+        if each.way is way and each.fits and each.card.roomy == like
+    ]
+    sizes = [] if found.size_bytes is None else [found.size_bytes]
+    return min([*sizes, *fitting], default=None)
 
 
 def find_largest(
