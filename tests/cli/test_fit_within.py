@@ -91,7 +91,9 @@ def test_what_is_known_in_time_is_what_is_known_without_a_limit(monkeypatch):
         for way, size in found.smallest.items():
             assert size is None or size >= whole.smallest[way]
             assert way in found.unsure or size == whole.smallest[way]
-            fits = [a.card.memory_bytes for a in found.answers if a.way is way and a.fits]
+            fits = [
+                a.card.memory_bytes for a in found.answers if a.way is way and a.fits
+            ]
             assert not fits or size <= min(fits)
         unknown.add(sum(not each.is_known for each in found.answers))
         assert found.not_run

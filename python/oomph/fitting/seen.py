@@ -107,6 +107,8 @@ def steps(roomy: Record) -> list[str]:
     if not differ(roomy.steps_bytes):
         return []
     begin = f"{_range(roomy)} "
+    if roomy.ended:
+        return [_range(roomy)]
     if roomy.batches_known:
         return [f"{begin}{_ahead(roomy)}"]
     if 2 * roomy.enough > len(roomy.steps_bytes):

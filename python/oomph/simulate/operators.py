@@ -5,7 +5,8 @@ kinds of operators that PyTorch's own code cannot carry out by itself. Each is w
 in a kernel that calls PyTorch's:
 
 * Operators of a library that is not simulated (cuFFT, cuSOLVER, cuSPARSE, cuSPARSELt,
-  MAGMA) fail; the error names the operator and the library.
+  MAGMA) give results in sizes alone (:mod:`oomph.simulate.sized`), or fail; the error
+  names the operator and the library.
 * Operators whose result is as large as values say (``nonzero``, and with it boolean
   masks; ``unique``) are given a count: one half of the elements, rounded up, or another
   share (``matches=`` of the card).
@@ -18,7 +19,9 @@ All others run PyTorch's own kernels and nothing else.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,8 +93,17 @@ def _one_for_each(repeats: torch.Tensor, **_: Any) -> int:
     return repeats.numel()
 
 
+class _Assumed(threading.local):
+    """Whether what is compared is found to be equal."""
+
+    is_equal = True
+
+
+_assumed = _Assumed()
+
+
 def _holds(*_: Any, **__: Any) -> int:
-    return 1
+    return int(_assumed.is_equal)
 
 
 # Operators of the key CUDA that find some of so many elements: how many, nobody knows.
@@ -136,7 +148,10 @@ def _library_of(function: str) -> str:
 
 
 def _named(operator: str, native: Any, driver: ctypes.CDLL) -> Kernel:
-    """A kernel that names the operator when a library refuses."""
+    """A kernel that gives results in sizes alone when a library refuses.
+
+    It names the operator where it is not known how large they are.
+    """
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         refused = driver.oomph_sim_unsupported_count()
@@ -146,7 +161,7 @@ def _named(operator: str, native: Any, driver: ctypes.CDLL) -> Kernel:
             if driver.oomph_sim_unsupported_count() == refused:
                 raise
             function = driver.oomph_sim_unsupported(0).decode()
-            raise _refusal(operator, _library_of(function)) from None
+        return _sized(operator, _library_of(function), args, kwargs)
 
     return kernel
 
@@ -191,13 +206,29 @@ def _answered(native: Any, answer: Answer, driver: ctypes.CDLL) -> Kernel:
     return kernel
 
 
-def _refused(operator: str, library: str) -> Kernel:
-    """A kernel that fails."""
+def _lacking(operator: str, library: str) -> Kernel:
+    """The same of one whose library PyTorch was built without."""
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        raise _refusal(operator, library)
+        return _sized(operator, library, args, kwargs)
 
     return kernel
+
+
+def _sized(
+    operator: str, library: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Results in sizes alone.
+
+    Raises:
+        NotImplementedError: It is not known how large they are.
+    """
+    from oomph.simulate import sized  # few programs need it
+
+    try:
+        return sized.run(operator, args, kwargs)
+    except sized.Unknown:
+        raise _refusal(operator, library) from None
 
 
 def _need_a_library() -> Iterator[tuple[str, str]]:
@@ -224,7 +255,7 @@ def _kernels(driver: ctypes.CDLL) -> Iterator[tuple[str, str, Kernel]]:
         native = torch.library.get_kernel(f"aten::{name}", "CUDA")
         yield name, "CUDA", _blamed(name, native)
     for name in NEED_MAGMA:
-        yield name, "CUDA", _refused(name, "MAGMA")
+        yield name, "CUDA", _lacking(name, "MAGMA")
 
 
 def install(driver: ctypes.CDLL) -> None:
@@ -260,6 +291,21 @@ def install(driver: ctypes.CDLL) -> None:
                 name, kernel, key, with_keyset=True, allow_override=True
             )
     torch.distributions.Distribution.set_default_validate_args(False)
+    torch.istft = _comparing_with_a_fault(torch.istft)  # windows that do not overlap
+
+
+def _comparing_with_a_fault(native: Any) -> Callable[..., Any]:
+    """A function that fails if what it compares is equal."""
+
+    @functools.wraps(native)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        _assumed.is_equal = False
+        try:
+            return native(*args, **kwargs)
+        finally:
+            _assumed.is_equal = True
+
+    return function
 
 
 def guess_count() -> int:
