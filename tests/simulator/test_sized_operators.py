@@ -84,6 +84,27 @@ def test_pytorchs_own_samples_give_what_the_cpu_gives_in_size(kind):
     assert len(right) > 50 and right.total() > 250, right
 
 
+# PyTorch has no kernels of these for a GPU, or wants a tensor on the CPU.
+NOT_ON_A_GPU = {"sparse.mm", "tensor_split", "histogram", "histogramdd"}
+
+
+@pytest.mark.long
+@simulated
+def test_each_operator_that_pytorch_has_samples_of_runs():
+    count, failed = 0, {}
+    for op in op_db:
+        if torch.float32 not in op.dtypes or op.name in NOT_ON_A_GPU:
+            continue
+        for sample in list(op.sample_inputs("cpu", torch.float32))[:1]:
+            count += "device" not in sample.kwargs
+            try:
+                "device" in sample.kwargs or results(op, sample, "cuda")
+            except Exception as error:
+                failed[op.name] = str(error)
+    assert not failed
+    assert count > 550
+
+
 @simulated
 def test_what_needs_gradients_of_them_trains():
     x = torch.randn(2, 8, 32, 32, device="cuda", requires_grad=True)
