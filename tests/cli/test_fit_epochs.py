@@ -209,6 +209,7 @@ for step in range(100000):
 """)
     result = oomph("fit", "--brief", "--gpu", "2GiB", path)
     assert "later ones may need even more" in result.out, result.said
+    assert "steps, for as long as the answers took, and needed ever more" in result.out
 
 
 # ---- What runs beside

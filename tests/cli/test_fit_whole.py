@@ -173,7 +173,7 @@ from pathlib import Path
 from oomph.fitting.process import keeping
 path, empty, own = Path({str(kept)!r}), Path("empty"), Path("own.txt")
 time.sleep(0.05)
-keeping.end_before_changes(time.time() - 0.02, lambda: os._exit(7))
+keeping.end_before_changes(time.time() - 0.02, lambda file: os._exit(7))
 {change}
 """
     found = subprocess.run([sys.executable, "-c", code], cwd=path, check=False)
@@ -199,7 +199,30 @@ def test_results_of_an_earlier_training_are_kept(tmp_path):
     found = ask(tmp_path, f"{BEGIN}{STEPS}{write}\n", brief=True)
     assert kept.read_text() == "of an earlier training"
     assert found.fits() and found.whole.later == "file"
-    assert "up to where it would change a file that was there before" in found.table()
+    said = f"up to where it would change a file that was there before ({kept})"
+    assert said in found.table()
+
+
+@pytest.mark.parametrize(
+    ("code", "steps"),
+    [
+        (BEGIN + "for number in range(4):\n    step(batch)\n", 4),
+        ("import torch\nx = torch.zeros(256, device='cuda')\n", 0),  # no training
+    ],
+    ids=["short", "without steps"],
+)
+def test_a_short_script_changes_no_file_of_before_either(tmp_path, code, steps):
+    kept, log = tmp_path / "best.pt", tmp_path / "log.txt"
+    kept.write_text("of an earlier training")
+    log.write_text("of an earlier training")
+    begin = f"open({str(log)!r}, 'w')\n"  # before it uses a GPU it may
+    end = f"torch.save(x, {str(kept)!r})\nopen({str(kept)!r}, 'w')\nevaluate()\n"
+    found = ask(tmp_path, f"{begin}{code}x = torch.ones(3)\n{end}", brief=True)
+    assert kept.read_text() == "of an earlier training"
+    assert log.read_text() == ""
+    assert found.fits() and found.whole is None
+    assert f"stopped after {steps} steps of its optimizers, before it" in found.table()
+    assert f"would change {kept}, which was there before" in found.table()
 
 
 # ---- beside the others

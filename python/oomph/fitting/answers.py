@@ -25,7 +25,9 @@ from oomph.fitting.varying import Largest, Option, Search, Varied
 from oomph.fitting.whole import Whole
 
 _Result = TypeVar("_Result")
-_WHOLE_S, _WHOLE = 10.0, 1.5  # for all, or so many times as long as the other runs
+# The whole script is waited for until so long after the question was asked, or for a
+# share of what all else took, at most so long.
+_WHOLE_S, _WHOLE, _MORE_S = 10.0, 0.5, 30.0
 
 
 @dataclass(frozen=True)
@@ -182,20 +184,39 @@ def find_by(
         late = _end(whole, runs.limit, runs.progress)
         if late is None or not whole.needs_more(late):
             return replace(found, whole=late)
+        if late.rises:  # no later step would be the last
+            return _known_by(late, found)
         sure = {w: None if w in found.unsure else found.smallest[w] for w in ways}
         longer = _find(runs.up_to(late), cards, pool, explains, sure)
         return replace(longer, whole=late, grows=True)
 
 
+def _known_by(late: Record, found: Fit) -> Fit:
+    """What is known with a run without a limit that needs more later.
+
+    None without offload does with less than what the script holds.
+    """
+    answers = [
+        replace(each, fits=False, was_run=False, record=late)
+        if each.fits
+        and each.way is not Way.RESCUE
+        and late.allocated_bytes + each.roomy.other_bytes > each.card.memory_bytes
+        else each
+        for each in found.answers
+    ]
+    return replace(found, answers=answers, whole=late)
+
+
 def _end(whole: Whole, limit: Limit, progress: Progress) -> Record | None:
     """What the whole script has shown once all else is known; says what is later."""
     elapsed_s = limit.elapsed_s()
-    more_s = max(_WHOLE_S, _WHOLE * elapsed_s) - elapsed_s
+    more_s = max(_WHOLE_S - elapsed_s, min(_WHOLE * elapsed_s, _MORE_S))
     progress.runs("on to the script's end, in case it needs more later")
-    late = whole.result(min(max(0.0, more_s), limit.left_s()))
+    late = whole.result(min(more_s, limit.left_s()))
     if late is not None and whole.needs_more(late):
         needed = format_size(late.allocated_bytes)
-        progress.known(f"later the script holds {needed}, so all runs last longer")
+        then = "and it still rises" if late.rises else "so all runs last longer"
+        progress.known(f"later the script holds {needed}, {then}")
     return late
 
 
@@ -322,7 +343,9 @@ def find_largest(
 
             found = largest_by(search)
             late = None if whole is None else _end(whole, limit, progress)
-            if whole is None or late is None or not whole.needs_more(late):
+            if whole is None or late is None or late.rises:
+                return Varied(option.name, found, late)
+            if not whole.needs_more(late):
                 return Varied(option.name, found, late)
             longer = largest_by(search.up_to(late, found))
             return Varied(option.name, longer, late, True)

@@ -36,6 +36,9 @@ def of(roomy: Record, whole: Record | None, grows: bool, where: str = "") -> lis
     begin = _late(whole) if grows else _early(roomy)
     open_end = "" if whole.ended else " What comes after that is unknown."
     no_more = "" if grows else ", and needed no more"
+    if whole.rises and whole.allocated_bytes > roomy.allocated_bytes:
+        most = format_size(whole.allocated_bytes)
+        no_more = f", and needed ever more: {most} by the last step"
     went = f"Without a limit{where} it {_went(whole)}{no_more}.{open_end}"
     is_all = whole.ended or grows
     differing = [_range(whole)] if differ(whole.steps_bytes) else []
@@ -70,7 +73,7 @@ def _went(whole: Record) -> str:
     if whole.later == "file":
         return (
             f"also ran for {count} steps, up to where it would change a file that was "
-            "there before"
+            f"there before ({whole.kept_file})"
         )
     if whole.failed:
         return (
@@ -89,7 +92,11 @@ def _range(run: Record) -> str:
 
 def ended(runs: Sequence[Record]) -> list[str]:
     """After how many steps the script was ended, and what was seen then."""
-    ends = {run.steps: run.later for run in runs if run.ending == "steps"}
+    ends = {
+        run.steps: run.later
+        for run in runs
+        if run.ending == "steps" and not run.kept_file
+    }
     cut = (
         f" Loops over data after that epoch were stopped after {BATCHES} batches."
         if any(run.is_cut for run in runs)
@@ -99,6 +106,12 @@ def ended(runs: Sequence[Record]) -> list[str]:
         f"The script was stopped after {count} steps of its optimizers (--steps): "
         f"{_LATER[later]}.{cut}"
         for count, later in ends.items()
+    ] + [
+        f"The script was stopped after {run.steps} steps of its optimizers, before it "
+        f"would change {run.kept_file}, which was there before: the run does not cover "
+        "what comes after. A copy of the script in an empty folder may run on."
+        for run in runs[-1:]
+        if run.kept_file
     ]
 
 

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def end_before_changes(begin_s: float, end: Callable[[], object]) -> None:
+def end_before_changes(begin_s: float, end: Callable[[str], object]) -> None:
     """From now on, before a file of before is written anew, moved or deleted, it ends.
 
     Args:
         begin_s: Files that have not changed since then, in seconds of ``time.time()``,
             were there before. Empty ones do not count.
-        end: Does not return.
+        end: Is given such a file, and does not return.
     """
     sys.dont_write_bytecode = True
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         find = _CHANGED.get(event)
-        if find is not None and any(_is_of(p, begin_s) for p in find(*arguments)):
-            end()
+        for path in () if find is None else find(*arguments):
+            if _is_of(path, begin_s):
+                end(os.fsdecode(path))
 
     sys.addaudithook(look)
 

@@ -2,8 +2,7 @@
 
 Once enough steps were seen, the data loaders that these had their batches of have none
 left. So the script goes on as at the end of an epoch, and what follows is seen: it
-evaluates, and trains again or ends. Loops over data that begin then end early, too; and
-no file of tensors is written any more (:mod:`oomph.fitting.process.saving`).
+evaluates, and trains again or ends. Loops over data that begin then end early, too.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from oomph.fitting.process import saving
 from oomph.fitting.process.record import BATCHES
 
 _LEFT_OVER = 2  # steps that may come of batches from before
@@ -77,7 +75,6 @@ class Loaders:
             self._ended[iterator] = iterator._num_yielded
         self.are_ended = True
         self._recent.clear()
-        saving.write_nothing()
         return True
 
     def is_next_epoch(self) -> bool:

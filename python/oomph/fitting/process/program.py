@@ -64,6 +64,7 @@ class Watch:
         self._path, self._extent = Path(), Extent()
         self._loaders = Loaders()
         self._larger = LargerFirst(self._loaders)
+        self._asked_s, self._kept_file = 0.0, ""
         self._next_s = 0.0  # when to write what was seen so far
         self._optimizer = self._leader = 0  # who steps, and whose steps are counted
         self._asks_size = False
@@ -87,11 +88,18 @@ class Watch:
         os.environ[users.VARIABLE] = str(path.parent)
         self._look = Look(extent.looks_on, extent.is_whole and not extent.until)
         self._larger.place(extent.looks_ahead, extent.ahead_step, extent.ahead)
+        self._asked_s = begin_s
         if extent.is_whole:
             os.nice(_NICE)
-            saving.write_nothing()
-            keeping.end_before_changes(begin_s, self._end_before_change)
         oom_error.set_forecasts(forecasts)
+
+    def keep_files(self) -> None:
+        """Has the script change no file of before, from its first use of a GPU on.
+
+        It writes no tensors, and ends before it would change another file.
+        """
+        saving.write_nothing()
+        keeping.end_before_changes(self._asked_s, self._end_before_change)
 
     @property
     def has_enough(self) -> bool:
@@ -212,7 +220,8 @@ class Watch:
             if not self._path.exists():
                 self._write_to(self._path, ending, code, later)
 
-    def _end_before_change(self) -> NoReturn:
+    def _end_before_change(self, path: str) -> NoReturn:
+        self._kept_file = path
         self.write("steps", 0, "file")
         _exit(0)
 
@@ -273,6 +282,7 @@ class Watch:
             unwritten_bytes=weights.unwritten_bytes(),
             without_weights=pretrained.made(),
             hindrance=self.hindrance,
+            kept_file=self._kept_file,
             seconds=self._seconds(),
             step_ms=readings.step_ms(self._ends),
             asks_size=self._asks_size,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 CHILD = ".child"  # what the names of the records of forks end with
 USED = "used"  # a file of a run that has come to use a GPU
 SO_FAR = ".sofar"  # and of one that is written before what follows the steps
+_LAST = 0.1  # of the steps
 BATCHES = 32  # that a loop over data may have which begins after the steps
 Ending = Literal["steps", "script", "oom", "error", "time", "late"]
 Later = Literal["", "epoch", "end", "error", "too long", "file"]
@@ -61,6 +62,8 @@ class Record:
         used_gpu: Whether it came to use a GPU.
         hindrance: What the script had when it first used a GPU, and no fork would have;
             empty: forks of it can go on from there, or it was not asked.
+        kept_file: Before it would have changed this file of before, it was ended; "":
+            it was not.
         seconds: How long it took, on this machine, up to that step.
         step_ms: Time of a step on the virtual clock, the median but for the first; 0:
             not known.
@@ -99,6 +102,7 @@ class Record:
     without_weights: Sequence[str] = ()
     used_gpu: bool = True
     hindrance: str = ""
+    kept_file: str = ""
     seconds: float = 0.0
     step_ms: float = 0.0
     asks_size: bool = False
@@ -115,6 +119,12 @@ class Record:
     def ended(self) -> bool:
         """Whether it ran to its end."""
         return self.ending == "script" and self.exit_code == 0
+
+    @property
+    def rises(self) -> bool:
+        """Whether its peak came with the last of its steps, and it had not ended."""
+        count = len(self.steps_bytes)
+        return not self.ended and self.enough > (1 - _LAST) * count
 
     @property
     def failed(self) -> bool:

@@ -61,7 +61,7 @@ def become(request: Request) -> int:
     if may_wait:
         waiting.arrange(request, watch)
     else:  # oomph has called the driver, but the script may still choose devices
-        simulate.before_use(lambda: waiting.mark_use(request))
+        simulate.before_use(lambda: waiting.begin_use(request, watch))
     return program.run(
         watch, request["module"], request["target"], request["arguments"]
     )

@@ -70,7 +70,7 @@ def _without_monitor(progress: Any) -> None:
 def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     """Returns in each fork that is to go on, or here if there can be none."""
     if watch.is_child:  # of which the script may have several
-        _go_on(request)
+        _go_on(request, watch)
         return
     changed = f"settings of PyTorch's allocator, {PYTORCH}, that it had changed"
     hindrance = changed if _settings() != said else alone.hindrance()
@@ -82,7 +82,7 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
         asker.sendall(json.dumps([request["name"], not hindrance]).encode() + b"\n")
         if hindrance:
             watch.hindrance = hindrance
-            _go_on(request)
+            _go_on(request, watch)
             return
         sys.stdout.flush()
         sys.stderr.flush()
@@ -94,7 +94,7 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     Path(wanted["output"]).write_bytes(printed)
     write_to(wanted["output"])
     alone.part()
-    _go_on(wanted)
+    _go_on(wanted, watch)
     place(watch, wanted)
 
 
@@ -106,13 +106,14 @@ def place(watch: Watch, request: Request) -> None:
     watch.place(path, **{**asked, "extent": Extent(**asked["extent"])})
 
 
-def mark_use(request: Request) -> None:
+def begin_use(request: Request, watch: Watch) -> None:
     """Says, in the folder of a run, that it is about to use a GPU."""
     Path(request["record"]).with_name(USED).touch()
+    watch.keep_files()
 
 
-def _go_on(wanted: Request) -> None:
-    mark_use(wanted)
+def _go_on(wanted: Request, watch: Watch) -> None:
+    begin_use(wanted, watch)
     os.environ.update(wanted["environment"])
     simulate.change(os.environ[simulate.VARIABLE])
     if os.environ[settings.VARIABLE]:
