@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from oomph import fit
-from oomph.fitting import answers, report, runs, whole
+from oomph import ScriptError, fit
+from oomph.fitting import answers, cards, report, runs, whole
 from oomph.fitting.measuring import Script, measure
+from oomph.fitting.process.extent import Extent
+from oomph.fitting.progress import Progress
 from support import MIB, oomph
 
 BEGIN = """
@@ -109,20 +111,36 @@ def test_a_script_that_ends_within_the_look_is_run_to_its_end_everywhere(tmp_pat
     found = ask(tmp_path, SHORT, brief=True)
     assert not found.fits("native") and not found.fits("oomph")
     assert found.whole is None  # the first run was the whole
+    said = "The script ran to its end (12 steps). It needs most after its last step."
+    assert said in found.table()
+
+
+def test_the_smallest_cards_are_those_of_one_kind(tmp_path):
+    code = "import torch\nx = torch.zeros(1 << 20, device='cuda')\n"
+    said = "The smallest cards are otherwise like rtx4090"
+    assert said in ask(tmp_path, code, "1GiB,context=0,rtx4090").table()
+    assert said not in ask(tmp_path, code, "rtx4090").table()
 
 
 def test_the_largest_value_is_for_what_is_needed_late(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(CURRICULUM)
-    cards = "256MiB,context=0,900MiB,context=0"
-    result = oomph("fit", "--gpu", cards, "--vary", "--batch=64,128", path)
+    names = "256MiB,context=0,900MiB,context=0"
+    result = oomph("fit", "--gpu", names, "--vary", "--batch=64,128", path)
     rows = [line.split()[3:] for line in result.out.splitlines() if "MiB,c" in line]
     assert [row[:3] for row in rows] == [["none"] * 3, ["128", "or", "more"]]
     assert "and with the smallest --batch it also ran to its end" in result.out
 
 
 def test_a_script_without_an_end_is_waited_for_as_long_as_it_takes(tmp_path):
-    found = ask(tmp_path, ON_AND_ON, brief=True)
+    path, known = tmp_path / "train.py", []
+    path.write_text(ON_AND_ON)
+    script = Script.of([str(path)], extent=Extent.of(None))
+    targets = cards.targets("300MiB,context=0", "64GiB")
+    said = Progress(lambda _: None, known.append)
+    found = answers.find(script, targets, said, brief=True)
+    way = "PyTorch), by its first steps"
+    assert f"300MiB,context=0 is large enough ({way}" in known
     assert found.fits() and not found.grows and not found.whole.ended
     said = found.table()
     assert "steps, for as long as the answers took, and needed no more." in said
@@ -145,39 +163,45 @@ def test_so_many_steps_are_so_many(tmp_path):
 # ---- what was there before
 
 CHANGES = {
-    "writes anew": "open(path, 'w')",
     "deletes": "path.unlink()",
     "deletes with its folder": "shutil.rmtree(path.parent)",
     "moves": "path.rename('moved')",
     "moves another there": "open('new', 'w'); os.replace('new', path)",
+    "opens it otherwise": "os.open(path, os.O_TRUNC | os.O_WRONLY)",
 }
 HARMLESS = {
     "reads": "path.read_text()",
-    "appends": "open(path, 'a')",
+    "writes anew": "open(path, 'w').write('b'); assert open(path).read() == 'b'",
+    "appends": "path.open('a').write('b'); assert path.read_text() == f'{kept}b'",
+    "changes": "f = open(path, 'r+b'); f.write(b'O'); f.close()",
+    "logs": "import logging; logging.FileHandler(path, 'w').close()",
     "an empty one": "empty.write_text('lock'); empty.unlink()",
     "its own": "own.write_text('a'); own.write_text('b'); own.unlink()",
     "its own folder": "os.mkdir('f'); open('f/a', 'w'); shutil.rmtree('f')",
-    "none": "os.path.exists('none') or open(os.devnull, 'w')",
+    "none": "os.path.exists('none') or open(os.devnull, 'w'); open(os.dup(1), 'w')",
 }
+KEPT = "of an earlier training"
 
 
 def ended_before(path: Path, change: str) -> bool:
-    """Whether a program ends before it does something to ``path``."""
+    """Whether a program ends before it does something to ``path``, which stays."""
     kept = path / "results" / "kept.txt"
     kept.parent.mkdir()
-    kept.write_text("of an earlier training")
+    kept.write_text(KEPT)
     (path / "empty").touch()
     code = f"""
 import os, shutil, time
 from pathlib import Path
 from oomph.fitting.process import keeping
-path, empty, own = Path({str(kept)!r}), Path("empty"), Path("own.txt")
+kept, path, empty = {KEPT!r}, Path({str(kept)!r}), Path("empty")
+own = Path("own.txt")
 time.sleep(0.05)
-keeping.end_before_changes(time.time() - 0.02, lambda file: os._exit(7))
+keeping.keep(time.time() - 0.02, Path("copies"), lambda file: os._exit(7))
 {change}
 """
     found = subprocess.run([sys.executable, "-c", code], cwd=path, check=False)
     assert found.returncode in (0, 7)
+    assert kept.read_text() == KEPT
     return found.returncode == 7
 
 
@@ -193,36 +217,38 @@ def test_it_does_not_end_for_what_changes_no_file_of_before(tmp_path, change):
 
 @pytest.mark.usefixtures("patient")
 def test_results_of_an_earlier_training_are_kept(tmp_path):
-    kept = tmp_path / "results.txt"
-    kept.write_text("of an earlier training")
-    write = f"torch.save(model, {str(kept)!r}); open({str(kept)!r}, 'w')"
-    found = ask(tmp_path, f"{BEGIN}{STEPS}{write}\n", brief=True)
-    assert kept.read_text() == "of an earlier training"
+    model, results = tmp_path / "best.pt", tmp_path / "results.txt"
+    for kept in (model, results):
+        kept.write_text(KEPT)
+    write = f"torch.save(model, {str(model)!r}); open({str(results)!r}, 'w')"
+    delete = f"os.remove({str(model)!r})"
+    found = ask(tmp_path, f"{BEGIN}{STEPS}{write}\n{delete}\n", brief=True)
+    assert [kept.read_text() for kept in (model, results)] == [KEPT, KEPT]
     assert found.fits() and found.whole.later == "file"
-    said = f"up to where it would change a file that was there before ({kept})"
+    said = f"up to where it would change a file that was there before ({model})"
     assert said in found.table()
 
 
-@pytest.mark.parametrize(
-    ("code", "steps"),
-    [
-        (BEGIN + "for number in range(4):\n    step(batch)\n", 4),
-        ("import torch\nx = torch.zeros(256, device='cuda')\n", 0),  # no training
-    ],
-    ids=["short", "without steps"],
-)
-def test_a_short_script_changes_no_file_of_before_either(tmp_path, code, steps):
-    kept, log = tmp_path / "best.pt", tmp_path / "log.txt"
-    kept.write_text("of an earlier training")
-    log.write_text("of an earlier training")
+def test_a_short_script_keeps_them_too(tmp_path):
+    kept, log = tmp_path / "results.txt", tmp_path / "log.txt"
+    kept.write_text(KEPT)
+    log.write_text(KEPT)
     begin = f"open({str(log)!r}, 'w')\n"  # before it uses a GPU it may
-    end = f"torch.save(x, {str(kept)!r})\nopen({str(kept)!r}, 'w')\nevaluate()\n"
-    found = ask(tmp_path, f"{begin}{code}x = torch.ones(3)\n{end}", brief=True)
-    assert kept.read_text() == "of an earlier training"
-    assert log.read_text() == ""
+    end = f"open({str(kept)!r}, 'w')\nos.remove({str(kept)!r})\nevaluate()\n"
+    train = f"{begin}{BEGIN}for number in range(4):\n    step(batch)\n{end}"
+    found = ask(tmp_path, train, brief=True)
+    assert (kept.read_text(), log.read_text()) == (KEPT, "")
     assert found.fits() and found.whole is None
-    assert f"stopped after {steps} steps of its optimizers, before it" in found.table()
-    assert f"would change {kept}, which was there before" in found.table()
+    said = "stopped after 4 steps of its optimizers, before it would change"
+    assert f"{said} {kept}, which was there before" in found.table()
+
+
+def test_nothing_is_answered_of_a_script_that_would_change_them_before_a_step(tmp_path):
+    kept = tmp_path / "results.txt"
+    kept.write_text(KEPT)
+    with pytest.raises(ScriptError, match="stopped before its first step, as it would"):
+        ask(tmp_path, f"{BEGIN}os.remove({str(kept)!r})\nstep(batch)\n", brief=True)
+    assert kept.read_text() == KEPT
 
 
 # ---- beside the others

@@ -178,7 +178,8 @@ def find_by(
     explains = not (is_trace or brief)
     whole = runs.whole(cards[-1])
     with _workers(runs.limit, count) as pool, whole or contextlib.nullcontext():
-        found = _find(runs, cards, pool, explains, dict.fromkeys(ways))
+        so_far = "" if whole is None else ", by its first steps"
+        found = _find(runs, cards, pool, explains, dict.fromkeys(ways), so_far)
         if whole is None:
             return found
         late = _end(whole, runs.limit, runs.progress)
@@ -226,6 +227,7 @@ def _find(
     pool: ThreadPoolExecutor,
     explains: bool,
     least: Mapping[Way, int | None],
+    so_far: str = "",
 ) -> Fit:
     """As :func:`find_by`.
 
@@ -236,11 +238,14 @@ def _find(
         explains: Whether to say what would help.
         least: Of which ways the smallest card is sought, and a size below which there
             is none; None: that is not known.
+        so_far: What restricts each yes, as it is told.
     """
 
     def show(future: Future[Answer]) -> None:
         if not future.cancelled() and future.exception() is None:
-            runs.progress.known(report.verdict(future.result()))
+            answer = future.result()
+            restricted = so_far if answer.fits else ""
+            runs.progress.known(f"{report.verdict(answer)}{restricted}")
 
     not_run: list[str] = []
 

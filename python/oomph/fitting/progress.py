@@ -41,7 +41,8 @@ def to_terminal() -> Progress:
     said = time.monotonic() - every_s  # the first is said at once
 
     def say(what: str) -> None:
-        print(f"oomph: {what}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"oomph: {what}\n")  # at once, as several threads say
+        sys.stderr.flush()
 
     def say_at_times(what: str) -> None:
         nonlocal said

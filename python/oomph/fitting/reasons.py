@@ -22,6 +22,12 @@ def reason(record: Record) -> str:
     Args:
         record: Of the run that shows it.
     """
+    if record.kept_file:
+        return (
+            "the script was stopped before its first step, as it would have changed "
+            f"{record.kept_file}, which was there before. Ask about a copy of the "
+            "script in another folder, or move that file away"
+        )
     if record.came_through:
         return (
             "the script itself used no GPU. Processes that it started did "

@@ -246,6 +246,11 @@ def _remarks(fit: Fit) -> list[str]:
     found += [*_forked([roomy]), *_asks([roomy]), *_guessed(fit)]
     found += [*reasons.caught(fit.answers), *reasons.failed(fit.answers)]
     found += [*reasons.gave_up(fit.answers), *reasons.late(fit.not_run)]
+    if fit.smallest and len({each.card.roomy for each in fit.answers}) > 1:
+        found.append(
+            f"The smallest cards are otherwise like {fit.answers[-1].card.name}: on "
+            "another kind CUDA and its libraries take more or less."
+        )
     if roomy.without_weights:
         names = ", ".join(dict.fromkeys(roomy.without_weights))
         found.append(

@@ -146,6 +146,7 @@ class Runs:
                 future.set_exception(error)
         record = future.result()
         sees_nothing = record.unseen > 0 and record.allocated_bytes == 0
+        sees_nothing |= record.kept_file != "" and record.steps == 0
         if record.ending == "oom" or (record.came_through and not sees_nothing):
             return record
         raise ScriptError(record, name)

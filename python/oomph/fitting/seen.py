@@ -117,11 +117,14 @@ def ended(runs: Sequence[Record]) -> list[str]:
 
 def steps(roomy: Record) -> list[str]:
     """What each step needs, if it differs, and what is known of those to come."""
-    if not differ(roomy.steps_bytes):
+    begin = f"{_range(roomy)} " if differ(roomy.steps_bytes) else ""
+    if roomy.ended and roomy.steps_bytes:
+        is_after = roomy.until > 0 and not roomy.enough
+        after = " It needs most after its last step." if is_after else ""
+        count = len(roomy.steps_bytes)
+        return [f"{begin}The script ran to its end ({count} steps).{after}"]
+    if not begin:
         return []
-    begin = f"{_range(roomy)} "
-    if roomy.ended:
-        return [_range(roomy)]
     if roomy.batches_known:
         return [f"{begin}{_ahead(roomy)}"]
     if 2 * roomy.enough > len(roomy.steps_bytes):

@@ -1,27 +1,37 @@
-"""Ends a run before it would change a file that was there when the question was asked.
+"""Keeps the files that were there when the question was asked.
 
-A script that goes on to its end writes results anew, and deletes older checkpoints of
-an earlier training. What it wrote itself since then it may change.
+A script writes its results anew, and deletes checkpoints of an earlier training. So
+what it opens to write is a copy; where it would move or delete a file of before it is
+ended. What it has written itself since then it may change.
 """
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+_WRITES = frozenset("wa+")
+_COPIED_MAX_BYTES = 64 << 20  # a larger file is opened itself
 
-def end_before_changes(begin_s: float, end: Callable[[str], object]) -> None:
-    """From now on, before a file of before is written anew, moved or deleted, it ends.
+
+def keep(begin_s: float, folder: Path, end: Callable[[str], object]) -> None:
+    """From now on no file of before is written anew, moved or deleted.
 
     Args:
         begin_s: Files that have not changed since then, in seconds of ``time.time()``,
             were there before. Empty ones do not count.
-        end: Is given such a file, and does not return.
+        folder: For copies.
+        end: Is given a file before it would be changed, and does not return.
     """
     sys.dont_write_bytecode = True
+    _open_copies(begin_s, folder)
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
         find = _CHANGED.get(event)
@@ -30,6 +40,41 @@ def end_before_changes(begin_s: float, end: Callable[[str], object]) -> None:
                 end(os.fsdecode(path))
 
     sys.addaudithook(look)
+
+
+# ---- what Python opens
+
+
+def _open_copies(begin_s: float, folder: Path) -> None:
+    native = builtins.open
+    copies: dict[str, Path] = {}
+
+    def copy_of(file: Any, mode: str) -> Path | None:
+        if not isinstance(file, str | bytes | os.PathLike):
+            return None
+        name = os.path.abspath(os.fsdecode(file))
+        if name in copies:
+            return copies[name]
+        if not _WRITES & set(mode) or not _is_of(file, begin_s):
+            return None
+        anew = "w" in mode
+        if not anew and os.path.getsize(name) > _COPIED_MAX_BYTES:
+            return None
+        folder.mkdir(exist_ok=True)
+        copy = folder / str(len(copies))
+        if not anew:
+            shutil.copyfile(name, copy)
+        copies[name] = copy
+        return copy
+
+    def opened(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
+        return native(copy_of(file, mode) or file, mode, *rest, **named)
+
+    for module in (builtins, io):
+        module.open = opened  # type: ignore[attr-defined]
+
+
+# ---- what is not opened that way
 
 
 def _opened(path: Any, _: str | None, flags: int) -> Iterable[Any]:

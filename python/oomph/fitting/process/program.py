@@ -96,10 +96,11 @@ class Watch:
     def keep_files(self) -> None:
         """Has the script change no file of before, from its first use of a GPU on.
 
-        It writes no tensors, and ends before it would change another file.
+        It writes no tensors, to others copies, and ends where that is not enough.
         """
         saving.write_nothing()
-        keeping.end_before_changes(self._asked_s, self._end_before_change)
+        copies = self._path.with_name("copies")
+        keeping.keep(self._asked_s, copies, self._end_before_change)
 
     @property
     def has_enough(self) -> bool:

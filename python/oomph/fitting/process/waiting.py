@@ -94,8 +94,8 @@ def _wait(request: Request, watch: Watch, said: list[str | None]) -> None:
     Path(wanted["output"]).write_bytes(printed)
     write_to(wanted["output"])
     alone.part()
-    _go_on(wanted, watch)
     place(watch, wanted)
+    _go_on(wanted, watch)
 
 
 def place(watch: Watch, request: Request) -> None:
