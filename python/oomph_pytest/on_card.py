@@ -20,6 +20,7 @@ import pytest
 from oomph import simulate
 from oomph.fitting import calling, progress
 from oomph.fitting.measuring import Script
+from oomph.fitting.process.extent import Extent
 from oomph.fitting.process.launcher import Launcher
 from oomph.fitting.runs import Runs, ScriptError
 
@@ -66,8 +67,9 @@ class OnCards:
         if self._launcher is None:
             self._launcher = Launcher()
         words = calling.words_of(partial(run, _Asked.of(item, path)))
+        extent = Extent(sys.maxsize, keeps_files=False)
         script = Script.of(
-            words, steps=sys.maxsize, seconds=fits.seconds, settings=fits.settings
+            words, extent=extent, seconds=fits.seconds, settings=fits.settings
         )
         runs = Runs(self._launcher, script, progress.silent())
         runs.on(fits.card, fits.way)

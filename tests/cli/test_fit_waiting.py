@@ -23,7 +23,7 @@ def run_of(
     launcher: Launcher, path: Path, way: Way, card: str, **variables: str
 ) -> Record:
     script = Script.of([str(path)], variables={"OMP_NUM_THREADS": "1", **variables})
-    return measure(launcher, script, Place(card, way), Limit())
+    return measure(launcher, script, Place(card, way), Limit().is_set)
 
 
 BEGINS = """

@@ -61,7 +61,7 @@ def record_of(launcher, tmp_path) -> Callable[[str], Record]:
         path = tmp_path / "train.py"
         path.write_text(HEAD + text)
         script = Script(str(path), variables={"OMP_NUM_THREADS": "1"})
-        found = measure(launcher, script, Place("8GiB", Way.NATIVE), Limit())
+        found = measure(launcher, script, Place("8GiB", Way.NATIVE), Limit().is_set)
         assert found.came_through, found.output
         return found
 

@@ -14,6 +14,10 @@ known = Simulated("rtx4090", None)
 
 # Their result is whatever lies there.
 NOT_WRITTEN = {"as_strided", "empty_like", "new_empty", "new_empty_strided"}
+# Of libraries that are not simulated: test_sized_operators.py has these.
+SIZED = {"cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "istft", "logdet"}
+SIZED |= {"lu", "lu_solve", "ormqr", "pca_lowrank", "pinverse", "qr", "stft", "svd"}
+SIZED |= {"svd_lowrank", "triangular_solve", "inverse"}
 SMALL_BYTES = 4096
 
 
@@ -72,7 +76,9 @@ def verdict(got: torch.Tensor, wanted: torch.Tensor) -> str:
 def test_pytorchs_own_samples_of_its_operators_give_what_the_cpu_gives(dtype):
     found: Counter[str] = Counter()
     for op in op_db:
-        if getattr(torch, dtype) not in op.dtypes or op.name in NOT_WRITTEN:
+        if getattr(torch, dtype) not in op.dtypes or op.name in NOT_WRITTEN | SIZED:
+            continue
+        if op.name.startswith(("linalg.", "fft.")):
             continue
         for sample in list(op.sample_inputs("cpu", getattr(torch, dtype)))[:2]:
             wanted = results(op, sample, "cpu") if is_small(sample) else None

@@ -232,18 +232,12 @@ def _run(
             used = Path(folder, USED).exists()
             code = process.code or 1
             record = Record(ending, code, used_gpu=used, output=text)
-        children = _children(Path(folder), path.stem)
-        record = record.with_children([_read(p, text) for p in children.values()])
+        children = [*Path(folder).glob(f"*{CHILD}")]
+        record = record.with_children([_read(path, text) for path in children])
         users_of = {path.stem for path in Path(folder).glob(f"*{users.SUFFIX}")}
-        unseen = len(users_of - {*children})
+        unseen = len(users_of - {path.stem for path in children})
         record = replace(record, unseen=unseen)
     return record, process.is_fork
-
-
-def _children(folder: Path, own: str) -> dict[str, Path]:
-    """The records of processes that a script has started, by the names of these."""
-    found = [*folder.glob(f"*{SO_FAR}"), *folder.glob(f"*{CHILD}")]
-    return {path.stem: path for path in found if path.stem != own}
 
 
 def _read(path: Path, output: str) -> Record:

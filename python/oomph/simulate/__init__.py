@@ -22,8 +22,8 @@ What is invented where a program depends on values:
 * ``allclose``, ``equal`` and what operators and distributions check themselves holds.
 * Other sizes that are counted on the GPU are those that PyTorch makes of zeros.
 
-Operators of cuFFT, cuSOLVER, cuSPARSE and MAGMA, which are not simulated, give zeros of
-the right sizes; where these are not known, a ``NotImplementedError`` names them.
+Operators of cuFFT, cuSOLVER, cuSPARSE and MAGMA, which are not simulated, give results
+of the right sizes; where these are not known, a ``NotImplementedError`` names them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kernels compute nothing on the simulated GPU, so what such an operator would compute
 does not matter: PyTorch's own meta kernel says what its results are like, and these are
-made, all zeros. What the operator's own code had allocated until the library refused,
+made, of values that are not known. What the operator's own code had allocated until the library refused,
 such as copies of its inputs, is in the peak; what it works with beside is not, but for
 transforms by cuFFT.
 """
@@ -59,7 +59,8 @@ def run(operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             )
         elif real.shape != like.shape:
             real.resize_(like.shape)
-        return real.zero_()
+        _forget(real)
+        return real
 
     results = pytree.tree_map_only(torch.Tensor, made, described)
     if operator.startswith(_FFT):
@@ -134,6 +135,12 @@ def _written(
             yield meta_kwargs[argument.name], kwargs[argument.name]
         elif place < len(args):
             yield meta_args[place], args[place]
+
+
+def _forget(tensor: torch.Tensor) -> None:
+    """What is random is not known, whatever lay there."""
+    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    plain.random_(generator=torch.Generator(tensor.device))
 
 
 def _work(results: Any, device: torch.device) -> None:

@@ -24,6 +24,8 @@ class Extent:
         ahead: Their indices.
         ahead_more: Indices of these and of those that are left out for want of time.
         is_whole: Whether the script runs as it is: to its end, or to that step.
+        keeps_files: Whether it changes no file of before, nor writes tensors, from its
+            first use of a GPU on.
     """
 
     steps: int = 6
@@ -35,6 +37,7 @@ class Extent:
     ahead: Sequence[Any] = ()
     ahead_more: Sequence[Any] = ()
     is_whole: bool = False
+    keeps_files: bool = True
 
     @classmethod
     def of(cls, steps: int | None) -> Extent:

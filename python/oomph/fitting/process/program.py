@@ -98,6 +98,8 @@ class Watch:
 
         It writes no tensors, to others copies, and ends where that is not enough.
         """
+        if not self._extent.keeps_files:
+            return
         saving.write_nothing()
         copies = self._path.with_name("copies")
         keeping.keep(self._asked_s, copies, self._end_before_change)
