@@ -2,9 +2,9 @@
 
 Kernels compute nothing on the simulated GPU, so what such an operator would compute
 does not matter: PyTorch's own meta kernel says what its results are like, and these are
-made, of values that are not known. What the operator's own code had allocated until the library refused,
-such as copies of its inputs, is in the peak; what it works with beside is not, but for
-transforms by cuFFT.
+made, of values that are not known. What the operator's own code had allocated until the
+library refused, such as copies of its inputs, is in the peak; what it works with beside
+is not, but for transforms by cuFFT.
 """
 
 from __future__ import annotations
