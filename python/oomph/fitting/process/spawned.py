@@ -55,5 +55,5 @@ def look() -> None:
     extent = Extent(**asked.pop("extent"))
     watch.place(path.with_name(f"{os.getpid()}{CHILD}"), extent, **asked)
     watch.begin()
-    simulate.before_use(watch.keep_files)
+    watch.keep_files()
     atexit.register(watch.end)
