@@ -41,6 +41,8 @@ print("told", optimizer.param_groups[0]["tolerance_grad"])
         found = re.search(r"held (\d+) (\d+) 8\ntold 1e-07", done.out)
         held[memory] = [int(size) for size in found.groups()]
     # Where a search takes one more look, blocks of another size are found for it; how
-    # many it takes with values depends on how this machine's CPU rounds.
-    rel = 0.0 if line_search is None else 0.05
-    assert held["none"] == pytest.approx(held["values"], rel=rel)
+    # many it takes with values, and so the peak, depends on how this CPU rounds.
+    for ours, theirs, rel in zip(
+        held["none"], held["values"], (0.01, 0.05), strict=True
+    ):
+        assert ours == pytest.approx(theirs, rel=0.0 if line_search is None else rel)

@@ -8,52 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from samples import called, is_sized
 from support import MIB, Simulated
 from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
 
 simulated = Simulated("4GiB", None)
 
-ALSO = {
-    "svd",
-    "qr",
-    "cholesky",
-    "cholesky_inverse",
-    "cholesky_solve",
-    "inverse",
-    "stft",
-}
-ALSO |= {
-    "istft",
-    "geqrf",
-    "ormqr",
-    "pinverse",
-    "logdet",
-    "lu_solve",
-    "triangular_solve",
-}
-
-
-def on(device: str, value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device, copy=True)
-    if type(value) in (list, tuple):
-        return type(value)(on(device, each) for each in value)
-    return value
-
-
-def sizes(value: Any) -> list[tuple[torch.Size, torch.dtype]]:
-    if isinstance(value, torch.Tensor):
-        return [(value.shape, value.dtype)]
-    if isinstance(value, (list, tuple)):
-        return [each for part in value for each in sizes(part)]
-    return []
-
 
 def results(op: Any, sample: Any, device: str) -> list[tuple[torch.Size, torch.dtype]]:
-    given = on(device, [sample.input, *sample.args])
-    named = {name: on(device, each) for name, each in sample.kwargs.items()}
-    return sizes(op.op(*given, **named))
+    return [(each.shape, each.dtype) for each in called(op, sample, device)]
 
 
 @pytest.mark.long
@@ -64,8 +28,7 @@ def test_pytorchs_own_samples_give_what_the_cpu_gives_in_size(kind):
     right: Counter[str] = Counter()
     wrong: dict[str, str] = {}
     for op in op_db:
-        is_meant = op.name.startswith(("linalg.", "fft.")) or op.name in ALSO
-        if not is_meant or dtype not in op.dtypes:
+        if not is_sized(op) or dtype not in op.dtypes:
             continue
         for sample in list(op.sample_inputs("cpu", dtype))[:6]:
             wanted = results(op, sample, "cpu")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from samples import called, is_sized, tensors
 from support import Simulated
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -14,30 +15,7 @@ known = Simulated("rtx4090", None)
 
 # Their result is whatever lies there.
 NOT_WRITTEN = {"as_strided", "empty_like", "new_empty", "new_empty_strided"}
-# Of libraries that are not simulated: test_sized_operators.py has these.
-SIZED = {"cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "istft", "logdet"}
-SIZED |= {"lu", "lu_solve", "ormqr", "pca_lowrank", "pinverse", "qr", "stft", "svd"}
-SIZED |= {"svd_lowrank", "triangular_solve", "inverse"}
 SMALL_BYTES = 4096
-
-
-def everywhere(value: Any, device: str) -> Any:
-    """The same, with copies of all tensors on a device."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device, copy=True)
-    if type(value) in (list, tuple):
-        return type(value)(everywhere(each, device) for each in value)
-    if isinstance(value, dict):
-        return {name: everywhere(each, device) for name, each in value.items()}
-    return value
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [each for part in value for each in tensors(part)]
-    return []
 
 
 def is_small(sample: Any) -> bool:
@@ -51,10 +29,8 @@ def is_small(sample: Any) -> bool:
 
 def results(op: Any, sample: Any, device: str) -> list[torch.Tensor] | None:
     """What an operator gives on a device; ``None`` if it takes no such arguments."""
-    arguments = everywhere([sample.input, *sample.args], device)
-    options = everywhere(sample.kwargs, device)
     try:
-        found = tensors(op.op(*arguments, **options))
+        found = called(op, sample, device)
         torch.cuda.synchronize()  # a copy to the CPU may not wait
         return [each.cpu() for each in found]
     except Exception:  # whatever it says: another device, or a library, may not do it
@@ -76,9 +52,9 @@ def verdict(got: torch.Tensor, wanted: torch.Tensor) -> str:
 def test_pytorchs_own_samples_of_its_operators_give_what_the_cpu_gives(dtype):
     found: Counter[str] = Counter()
     for op in op_db:
-        if getattr(torch, dtype) not in op.dtypes or op.name in NOT_WRITTEN | SIZED:
+        if getattr(torch, dtype) not in op.dtypes or op.name in NOT_WRITTEN:
             continue
-        if op.name.startswith(("linalg.", "fft.")):
+        if is_sized(op):  # test_sized_operators.py has these
             continue
         for sample in list(op.sample_inputs("cpu", getattr(torch, dtype)))[:2]:
             wanted = results(op, sample, "cpu") if is_small(sample) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -177,7 +176,7 @@ def find_by(
         ways = tuple(way for way in ways if way is not Way.RESCUE)
     explains = not (is_trace or brief)
     whole = runs.whole(cards[-1])
-    with _workers(runs.limit, count) as pool, whole or contextlib.nullcontext():
+    with _workers(runs.limit, count, whole) as pool:
         so_far = "" if whole is None else ", by its first steps"
         found = _find(runs, cards, pool, explains, dict.fromkeys(ways), so_far)
         if whole is None:
@@ -336,7 +335,7 @@ def find_largest(
         search = Search(launcher, script, option, progress, cards[-1], limit)
         search.begin()
         count, whole = jobs(launcher), search.whole()
-        with _workers(limit, count) as pool, whole or contextlib.nullcontext():
+        with _workers(limit, count, whole) as pool:
 
             def largest_by(search: Search) -> list[Largest]:
                 asked = [
@@ -347,18 +346,26 @@ def find_largest(
                 return [future.result() for future in asked]
 
             found = largest_by(search)
-            late = None if whole is None else _end(whole, limit, progress)
-            if whole is None or late is None or late.rises:
-                return Varied(option.name, found, late)
-            if not whole.needs_more(late):
+            if whole is None:
+                return Varied(option.name, found)
+            late = _end(whole, limit, progress)
+            if late is None or late.rises or not whole.needs_more(late):
                 return Varied(option.name, found, late)
             longer = largest_by(search.up_to(late, found))
             return Varied(option.name, longer, late, True)
 
 
 @contextmanager
-def _workers(limit: Limit, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads for runs, which end when this does, be it by an error."""
+def _workers(
+    limit: Limit, count: int, whole: Whole | None
+) -> Iterator[ThreadPoolExecutor]:
+    """Threads for runs, which end when this does, be it by an error.
+
+    Args:
+        limit: Of the runs.
+        count: Of threads.
+        whole: What runs beside them, and ends then, too.
+    """
     with ThreadPoolExecutor(count) as pool:
         try:
             yield pool
@@ -366,3 +373,6 @@ def _workers(limit: Limit, count: int) -> Iterator[ThreadPoolExecutor]:
             limit.stop()
             pool.shutdown(cancel_futures=True)
             raise
+        finally:
+            if whole is not None:
+                whole.close()

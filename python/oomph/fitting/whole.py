@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from types import TracebackType
 
 from oomph.fitting.measuring import Place, Script, measure
 from oomph.fitting.process.launcher import Launcher
@@ -16,7 +15,7 @@ _MORE = 0.01  # of what the first steps need: less is none
 
 
 class Whole:
-    """A run of a script to its end; a context, which ends it.
+    """A run of a script to its end, or until it is closed.
 
     It gives way to a run that has to be alone.
 
@@ -48,15 +47,8 @@ class Whole:
         with self._turns.beside():
             return measure(launcher, script, place, stop)
 
-    def __enter__(self) -> Whole:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends it, and waits for that."""
         self._stopped.set()
         self._pool.shutdown()
 

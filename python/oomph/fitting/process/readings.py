@@ -26,7 +26,7 @@ def metrics() -> list[dict[str, Any]]:
 
 def trace(found: Sequence[dict[str, Any]]) -> list[int]:
     """Counts and sums of all that the devices were asked for."""
-    return [*chain(*sorted([metrics[name] for name in _TRACE] for metrics in found))]
+    return [*chain(*sorted([each[name] for name in _TRACE] for each in found))]
 
 
 def used(found: Sequence[dict[str, Any]]) -> list[int]:
