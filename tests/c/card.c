@@ -42,6 +42,16 @@ oomph_status_t try_take(size_t bytes, oomph_stream_t stream, oomph_addr_t *addr)
     return oomph_malloc(&request, addr);
 }
 
+void order_streams(oomph_stream_t first, oomph_stream_t then)
+{
+    CUevent event;
+
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    CHECK(cuEventRecord(event, first) == CUDA_SUCCESS);
+    CHECK(cuStreamWaitEvent(then, event, 0) == CUDA_SUCCESS);
+    CHECK(cuEventDestroy(event) == CUDA_SUCCESS);
+}
+
 oomph_addr_t take(size_t bytes, oomph_stream_t stream)
 {
     oomph_addr_t addr = 0;

@@ -16,6 +16,9 @@ void start_card(const char *card, const oomph_config_t *config);
 // A stream of the simulated driver on device 0.
 oomph_stream_t new_stream(void);
 
+// What `first` was given so far happens before what `then` is given from now on.
+void order_streams(oomph_stream_t first, oomph_stream_t then);
+
 // A block of device 0 on a stream, which must be had.
 oomph_addr_t take(size_t bytes, oomph_stream_t stream);
 // The same, of which the status is wanted.

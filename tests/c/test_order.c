@@ -14,15 +14,6 @@ static void launch(oomph_stream_t stream, oomph_addr_t block, size_t bytes)
     CHECK(oomph_sim_launch(stream, block, bytes, 1, 1000000) == CUDA_SUCCESS);
 }
 
-static void order(oomph_stream_t first, oomph_stream_t then)
-{
-    CUevent event;
-
-    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    CHECK(cuEventRecord(event, first) == CUDA_SUCCESS);
-    CHECK(cuStreamWaitEvent(then, event, 0) == CUDA_SUCCESS);
-}
-
 static void finish(void)
 {
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
@@ -45,13 +36,13 @@ static void check_fork_join(const char *card, oomph_stream_t reader, bool reader
         take_living(512, reader);
     oomph_addr_t block =
         side_lives ? take_living(48 * MIB, side) : take(48 * MIB, side);
-    order(side, reader);
+    order_streams(side, reader);
     oomph_sim_hold(reader);
     launch(reader, block, 48 * MIB);
     give(block);
     take_living(48 * MIB, NULL); // waits for the reader, which releases it
     CHECK(sim_stats_of(0).held_waits == 1);
-    order(reader, side);
+    order_streams(reader, side);
     finish();
 }
 
@@ -113,7 +104,7 @@ static void its_own_stream_takes_it_again_at_once(void)
     oomph_sim_hold(NULL);
     launch(NULL, block, 48 * MIB);
     give(block);
-    order(NULL, side); // the program's own business
+    order_streams(NULL, side); // the program's own business
     CHECK(take_living(48 * MIB, side) == block);
     CHECK(sim_stats_of(0).held_waits == 0);
     finish();

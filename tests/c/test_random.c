@@ -68,17 +68,6 @@ static void random_take(void)
     live_bytes += oomph_round_up(bytes, OOMPH_ROUND_BYTES);
 }
 
-// What `first` was given so far happens before what `then` is given from now on.
-static void order(oomph_stream_t first, oomph_stream_t then)
-{
-    CUevent event;
-
-    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    CHECK(cuEventRecord(event, first) == CUDA_SUCCESS);
-    CHECK(cuStreamWaitEvent(then, event, 0) == CUDA_SUCCESS);
-    CHECK(cuEventDestroy(event) == CUDA_SUCCESS);
-}
-
 static void random_give(void)
 {
     if (live_count == 0)
@@ -90,7 +79,7 @@ static void random_give(void)
     if (rng_below(&rng, 4) == 0) { // another stream uses it, too
         int other = (int)rng_below(&rng, STREAMS);
         CHECK(oomph_record_stream(item.addr, 0, streams[other], false) == OOMPH_OK);
-        order(streams[item.stream], streams[other]);
+        order_streams(streams[item.stream], streams[other]);
         CHECK(oomph_sim_launch(streams[other], item.addr, item.bytes, 0,
                                rng_below(&rng, 100000)) == CUDA_SUCCESS);
     }

@@ -378,4 +378,4 @@ def test_what_was_sent_comes_back_ahead_of_need_beside_state_on_the_host():
     plan = oomph.planner.explain()[0]
     assert plan["state_host_bytes"] > 256 * MIB, plan["text"]
     # State on the host takes no room on the device: 40 % if that is forgotten.
-    assert plan["step_waited_ms"] < 0.25 * plan["step_ms"], plan["text"]
+    assert plan["step_waited_ms"] < 0.34 * plan["step_ms"], plan["text"]

@@ -106,7 +106,9 @@ static oomph_rung_result_t rung_grow(oomph_request_context_t *ctx)
 static oomph_rung_result_t rung_steal(oomph_request_context_t *ctx)
 {
     oomph_device_t *device = ctx->device;
-    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE, .keep = ctx->span};
+    oomph_reach_t reach = {.tier = OOMPH_TIER_DEVICE,
+                           .keep = ctx->span,
+                           .thief = oomph_may_alias(ctx->pool) ? ctx->pool : NULL};
     size_t have = available(ctx);
     if (have >= ctx->span.missing_count)
         return OOMPH_NEXT; // the driver has fewer than it says
@@ -119,6 +121,11 @@ static oomph_rung_result_t rung_steal(oomph_request_context_t *ctx)
         device->stats.rungs[OOMPH_RUNG_STEAL]++;
         size_t got = oomph_steal(device, &reach, want, ctx->pool->stream);
         return got > 0 ? OOMPH_RETRY : oomph_rung_fail(ctx, OOMPH_ERR_DRIVER);
+    }
+    if (survey.now + survey.own >= want &&
+        oomph_steal_own(device, &reach, want - survey.now) > 0) {
+        device->stats.rungs[OOMPH_RUNG_STEAL]++;
+        return OOMPH_RETRY;
     }
     device->stats.rungs[OOMPH_RUNG_WAIT]++;
     return oomph_wait_for_pages(device) ? OOMPH_RETRY : OOMPH_NEXT;

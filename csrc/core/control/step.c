@@ -48,6 +48,7 @@ static void relax(oomph_device_t *device)
     if (!device->under_pressure)
         return;
     oomph_streams_catch_up(&device->streams);
+    oomph_end_aliases(device);
     device->step_epoch = device->streams.clock.open - 1;
     oomph_return_idle_host(device);
     if (stats->step_rescues > 0 || buffers > 0)

@@ -8,6 +8,7 @@
 #include "core/device/pool.h"
 #include "core/heap/table.h"
 #include "core/layout/predict_host.h"
+#include "core/memory/alias.h"
 #include "core/memory/spill.h"
 #include "core/memory/swap.h"
 #include "core/stream/deferred.h"
@@ -123,6 +124,7 @@ struct oomph_device {
     bool has_steppers;     // others ended steps, too
     bool promotes_not; // promotion was in vain: none until memory is no longer short
     oomph_guarded_t guard;
+    oomph_aliases_t aliases;
     oomph_free_queue_t queue;
 };
 

@@ -133,7 +133,7 @@ oomph_status_t oomph_pool_extend(oomph_pool_t *pool, size_t bytes)
 static bool is_bare(const oomph_segment_t *segment)
 {
     return segment->kind == OOMPH_SEGMENT_VIRTUAL && segment->mapped_count == 0 &&
-           segment->first->bytes == segment->bytes;
+           segment->first->bytes == segment->bytes && !segment->first->quarantined;
 }
 
 static void drop_bare_segments(oomph_pool_t *pool, bool all)

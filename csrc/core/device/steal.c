@@ -11,13 +11,17 @@
  * that the layouts of other streams need sooner, the last needed first; those of the
  * layout of the thief's own stream come at the end, since it will soon want them back.
  *
+ * What the thief's own stream freed need not have finished: in the order of the stream
+ * it may be used again at once, at another address (alias.h). That goes only between
+ * default pools, outside of layouts, while nobody wants to hear of what is unmapped,
+ * and without `guard`.
+ *
  * They go in runs, each with one call to unmap it. To pick a run is a walk over the
  * free blocks of the pools that come into question, and over the places of the layouts
  * where it comes to those. It waits for nothing.
  */
 #include "core/device/steal.h"
 #include "core/device/sync.h"
-#include "core/heap/index.h"
 
 #include <stdlib.h>
 
@@ -45,111 +49,27 @@ void oomph_stamp(const oomph_block_t *block)
         segment->entries[i].epoch = epoch;
 }
 
-/* ---- Runs of pages that may move */
-
-typedef struct run {
-    oomph_segment_t *segment;
-    size_t first, count;
-    bool passed; // the work that used them has finished
-} run_t;
-
-// Gives false to end the walk.
-typedef bool (*visit_run_t)(const run_t *run, oomph_pool_t *pool, void *context);
-
-typedef enum fate {
-    STAYS, // a graph may use it whenever it runs
-    WAITS, // until the work has finished that used it
-    MAY_GO,
-} fate_t;
-
-static fate_t fate_of(const oomph_page_entry_t *entry, const oomph_pool_t *pool)
-{
-    if (entry->captured && !oomph_pool_floats(pool))
-        return STAYS;
-    return oomph_has_passed(pool, entry->epoch) ? MAY_GO : WAITS;
-}
-
-// Visits the pages [first, end) of a FREE block that may ever move, in runs that have
-// passed or have not.
-static bool visit_pages(oomph_segment_t *segment, size_t first, size_t end,
-                        oomph_pool_t *pool, visit_run_t visit, void *context)
-{
-    const oomph_page_entry_t *entries = segment->entries;
-
-    while (first < end) {
-        fate_t fate = fate_of(&entries[first], pool);
-        size_t next = first + 1;
-        while (next < end && fate == fate_of(&entries[next], pool))
-            next++;
-        run_t run = {segment, first, next - first, fate == MAY_GO};
-        if (fate != STAYS && !visit(&run, pool, context))
-            return false;
-        first = next;
-    }
-    return true;
-}
-
-// The same for the whole pages of a block, but for those of a span that is kept.
-static bool visit_block(const oomph_block_t *block, const oomph_span_t *keep,
-                        oomph_pool_t *pool, visit_run_t visit, void *context)
-{
-    oomph_segment_t *segment = block->segment;
-    size_t first;
-    size_t end = oomph_block_whole_pages(block, &first) + first;
-
-    if (keep->segment != segment || keep->bytes == 0)
-        return visit_pages(segment, first, end, pool, visit, context);
-    size_t from = oomph_segment_page(segment, keep->addr);
-    size_t to = oomph_segment_page(segment, keep->addr + keep->bytes - 1) + 1;
-    return visit_pages(segment, first, oomph_min(end, from), pool, visit, context) &&
-           visit_pages(segment, oomph_max(first, to), end, pool, visit, context);
-}
-
-static bool visit_heap(const oomph_heap_t *heap, oomph_pool_t *pool,
-                       const oomph_reach_t *reach, visit_run_t visit, void *context)
-{
-    size_t page_bytes = pool->device->pages.page_bytes;
-    unsigned bin = 0;
-    bool host = reach->tier == OOMPH_TIER_HOST;
-    if (heap->segments == NULL || (reach->heap != NULL && reach->heap != heap))
-        return true;
-
-    const oomph_block_t *block =
-        host ? heap->host : oomph_index_walk(heap, page_bytes, &bin, NULL);
-
-    while (block != NULL) {
-        if (block->segment->kind == OOMPH_SEGMENT_VIRTUAL &&
-            !visit_block(block, &reach->keep, pool, visit, context))
-            return false;
-        block =
-            host ? block->links.after : oomph_index_walk(heap, page_bytes, &bin, block);
-    }
-    return true;
-}
-
-static bool in_reach(const oomph_pool_t *pool, const oomph_reach_t *reach)
-{
-    // Of pools of graphs only what was made ready on the host, and not used.
-    return (oomph_pool_floats(pool) || reach->tier == OOMPH_TIER_HOST) &&
-           (reach->group == NULL || reach->group == pool->group);
-}
-
 /* ---- Counting */
 
 typedef struct count {
     oomph_survey_t survey;
     uint64_t newest; // epoch that can be waited for
+    const oomph_pool_t *thief;
 } count_t;
 
-static bool count_run(const run_t *run, oomph_pool_t *pool, void *context)
+static bool count_run(const oomph_free_run_t *run, oomph_pool_t *pool, void *context)
 {
     count_t *count = context;
-    const oomph_page_entry_t *entries = run->segment->entries + run->first;
+    const oomph_page_entry_t *entries = run->pages.segment->entries + run->pages.first;
 
     if (run->passed)
-        count->survey.now += run->count;
-    for (size_t i = 0; i < run->count && !run->passed; i++)
-        count->survey.later += oomph_epoch_of(pool, entries[i].epoch) <= count->newest;
+        count->survey.now += run->pages.count;
+    bool own = oomph_is_own(run, pool, count->thief);
+    for (size_t i = 0; i < run->pages.count && !run->passed; i++) {
+        bool later = oomph_epoch_of(pool, entries[i].epoch) <= count->newest;
+        count->survey.later += later;
+        count->survey.own += later && own;
+    }
     return true;
 }
 
@@ -166,17 +86,17 @@ uint64_t oomph_newest_epoch(oomph_device_t *device)
 
 oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *reach)
 {
-    count_t count = {.newest = oomph_newest_epoch(device)};
+    count_t count = {.newest = oomph_newest_epoch(device), .thief = reach->thief};
 
     if (reach->until != 0)
         count.newest = oomph_min(count.newest, reach->until);
 
     for (oomph_pool_t *pool = device->pools; pool != NULL; pool = pool->next) {
-        if (!in_reach(pool, reach))
+        if (!oomph_in_reach(pool, reach))
             continue;
         oomph_heap_consolidate(&pool->heap);
-        visit_heap(&pool->heap, pool, reach, count_run, &count);
-        visit_heap(&pool->arena, pool, reach, count_run, &count);
+        oomph_reach_visit(&pool->heap, pool, reach, count_run, &count);
+        oomph_reach_visit(&pool->arena, pool, reach, count_run, &count);
     }
     return count.survey;
 }
@@ -184,31 +104,33 @@ oomph_survey_t oomph_steal_survey(oomph_device_t *device, const oomph_reach_t *r
 /* ---- Stealing */
 
 typedef struct victim {
-    run_t run;
+    oomph_free_run_t run;
     const oomph_pool_t *pool; // NULL: none yet
     size_t want;
     const uint32_t *uses; // when the layout needs each page of its arena
     uint32_t use;         // of the run
 } victim_t;
 
-static bool pick_first(const run_t *run, oomph_pool_t *pool, void *context)
+static bool pick_first(const oomph_free_run_t *run, oomph_pool_t *pool, void *context)
 {
     victim_t *victim = context;
 
     if (!run->passed)
         return true;
     victim->run = *run;
-    victim->run.count = oomph_min(run->count, victim->want);
+    victim->run.pages.count = oomph_min(run->pages.count, victim->want);
     victim->pool = pool;
     return false;
 }
 
-static bool pick_last_needed(const run_t *run, oomph_pool_t *pool, void *context)
+static bool pick_last_needed(const oomph_free_run_t *run, oomph_pool_t *pool,
+                             void *context)
 {
     victim_t *victim = context;
     const uint32_t *uses = victim->uses;
 
-    for (size_t first = run->first, end = run->first + run->count, next;
+    for (size_t first = run->pages.first, end = run->pages.first + run->pages.count,
+                next;
          run->passed && first < end; first = next) {
         next = first + 1;
         while (next < end && uses[next] == uses[first])
@@ -216,7 +138,7 @@ static bool pick_last_needed(const run_t *run, oomph_pool_t *pool, void *context
         if (victim->pool != NULL && uses[first] <= victim->use)
             continue;
         size_t count = oomph_min(next - first, victim->want);
-        victim->run = (run_t){run->segment, first, count, true};
+        victim->run = (oomph_free_run_t){{run->pages.segment, first, count}, true};
         victim->pool = pool;
         victim->use = uses[first];
     }
@@ -227,18 +149,18 @@ static void pick_in_arena(oomph_pool_t *pool, const oomph_reach_t *reach,
                           victim_t *victim)
 {
     const oomph_segment_t *arena = pool->arena.segments;
-    if (arena == NULL || !in_reach(pool, reach))
+    if (arena == NULL || !oomph_in_reach(pool, reach))
         return;
 
     size_t count = arena->bytes >> arena->page_shift;
     uint32_t *uses = malloc(count * sizeof *uses);
     if (uses == NULL) {
-        visit_heap(&pool->arena, pool, reach, pick_first, victim);
+        oomph_reach_visit(&pool->arena, pool, reach, pick_first, victim);
         return;
     }
     oomph_layout_uses(&pool->layout, arena->page_shift, uses, count);
     victim->uses = uses;
-    visit_heap(&pool->arena, pool, reach, pick_last_needed, victim);
+    oomph_reach_visit(&pool->arena, pool, reach, pick_last_needed, victim);
     free(uses);
 }
 
@@ -247,10 +169,10 @@ static void pick_in_heaps(oomph_device_t *device, const oomph_reach_t *reach,
 {
     for (oomph_pool_t *pool = device->pools; pool != NULL && victim->pool == NULL;
          pool = pool->next) {
-        if ((pool->layout.places != NULL) != planned || !in_reach(pool, reach))
+        if ((pool->layout.places != NULL) != planned || !oomph_in_reach(pool, reach))
             continue;
         oomph_heap_consolidate(&pool->heap);
-        visit_heap(&pool->heap, pool, reach, pick_first, victim);
+        oomph_reach_visit(&pool->heap, pool, reach, pick_first, victim);
     }
 }
 
@@ -281,16 +203,16 @@ static victim_t pick(oomph_device_t *device, const oomph_reach_t *reach, size_t 
 // pages are in use, so that nobody else takes them.
 static void announce(oomph_device_t *device, const victim_t *victim)
 {
-    const run_t *run = &victim->run;
+    const oomph_free_run_t *run = &victim->run;
     const oomph_hooks_t *hooks = &oomph_process.hooks;
-    oomph_addr_t addr = oomph_segment_addr(run->segment, run->first);
-    size_t bytes = run->count * device->pages.page_bytes;
+    oomph_addr_t addr = oomph_segment_addr(run->pages.segment, run->pages.first);
+    size_t bytes = run->pages.count * device->pages.page_bytes;
 
     if (hooks->unmapping == NULL || !atomic_load(&oomph_process.watched) ||
         oomph_slab_reserve(&device->slab, 4) != OOMPH_OK)
         return;
-    oomph_block_t *block =
-        oomph_heap_take(oomph_page_block(run->segment, run->first), addr, bytes);
+    oomph_block_t *block = oomph_heap_take(
+        oomph_page_block(run->pages.segment, run->pages.first), addr, bytes);
     oomph_unlock(device);
     hooks->unmapping(device->ordinal, addr, bytes, victim->pool->stream->handle);
     oomph_lock(device);
@@ -302,20 +224,88 @@ size_t oomph_steal(oomph_device_t *device, const oomph_reach_t *reach, size_t wa
 {
     size_t got = 0;
 
+    oomph_end_aliases(device);
     while (got < want) {
         victim_t victim = pick(device, reach, want - got, thief);
         if (victim.pool == NULL)
             break;
         announce(device, &victim);
-        if (oomph_segment_unmap(victim.run.segment, &device->pages, victim.run.first,
-                                victim.run.count) != OOMPH_OK)
+        if (oomph_segment_unmap(victim.run.pages.segment, &device->pages,
+                                victim.run.pages.first,
+                                victim.run.pages.count) != OOMPH_OK)
             break;
-        got += victim.run.count;
+        got += victim.run.pages.count;
         if (thief != NULL && reach->tier == OOMPH_TIER_DEVICE) {
-            device->stats.pages_remapped += (int64_t)victim.run.count;
+            device->stats.pages_remapped += (int64_t)victim.run.pages.count;
             if (victim.pool->stream != thief)
-                device->stats.pages_stolen += (int64_t)victim.run.count;
+                device->stats.pages_stolen += (int64_t)victim.run.pages.count;
         }
+    }
+    return got;
+}
+
+/* ---- What the stream itself has freed */
+
+static bool pick_own(const oomph_free_run_t *run, oomph_pool_t *pool, void *context)
+{
+    victim_t *victim = context;
+
+    if (!oomph_is_own(run, pool, pool))
+        return true;
+    victim->run = *run;
+    victim->run.pages.count = oomph_min(run->pages.count, victim->want);
+    victim->pool = pool;
+    return false;
+}
+
+// The first pages that the span lacks.
+static oomph_page_run_t missing_in(const oomph_span_t *span)
+{
+    oomph_segment_t *segment = span->segment;
+    size_t first = oomph_segment_page(segment, span->addr);
+    size_t end = oomph_segment_page(segment, span->addr + span->bytes - 1) + 1;
+
+    while (first < end && segment->entries[first].handle != 0)
+        first++;
+    size_t next = first;
+    while (next < end && segment->entries[next].handle == 0)
+        next++;
+    return (oomph_page_run_t){segment, first, next - first};
+}
+
+static uint64_t last_epoch_of(const oomph_free_run_t *run, const oomph_pool_t *pool)
+{
+    const oomph_page_entry_t *entries = run->pages.segment->entries + run->pages.first;
+    uint64_t last = 0;
+
+    for (size_t i = 0; i < run->pages.count; i++)
+        last = oomph_max(last, oomph_epoch_of(pool, entries[i].epoch));
+    return last;
+}
+
+size_t oomph_steal_own(oomph_device_t *device, const oomph_reach_t *reach, size_t want)
+{
+    oomph_pool_t *const *pools = (oomph_pool_t **)reach->thief->stream->pools;
+    size_t got = 0;
+
+    oomph_end_aliases(device);
+    while (got < want) {
+        oomph_page_run_t to = missing_in(&reach->keep);
+        victim_t victim = {.want = oomph_min(to.count, want - got)};
+        for (int small = 0; small < 2 && victim.pool == NULL && victim.want > 0;
+             small++)
+            if (pools[small] != NULL)
+                oomph_reach_visit(&pools[small]->heap, pools[small], reach, pick_own,
+                                  &victim);
+        if (victim.pool == NULL)
+            break;
+        oomph_page_run_t from = victim.run.pages;
+        to.count = from.count;
+        if (oomph_alias(&device->aliases, &device->pages, to, from,
+                        last_epoch_of(&victim.run, victim.pool)) != OOMPH_OK)
+            break;
+        got += from.count;
+        device->stats.pages_remapped += (int64_t)from.count;
     }
     return got;
 }

@@ -286,45 +286,54 @@ static void set_tier(const oomph_segment_t *segment, size_t first, size_t count,
         segment->entries[i].tier = (uint8_t)tier;
 }
 
+// Pages within one FREE block or one HOLE, as a block that is in no index.
+static oomph_block_t *cut(const oomph_segment_t *segment, size_t first, size_t count)
+{
+    return carve(oomph_page_block(segment, first), oomph_segment_addr(segment, first),
+                 count << segment->page_shift);
+}
+
 void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
                      oomph_tier_t tier)
 {
-    oomph_block_t *hole = oomph_page_block(segment, first);
-
-    oomph_assert(hole->state == OOMPH_BLOCK_HOLE);
+    oomph_assert(oomph_page_block(segment, first)->state == OOMPH_BLOCK_HOLE);
     set_tier(segment, first, count, tier);
-    hole =
-        carve(hole, oomph_segment_addr(segment, first), count << segment->page_shift);
-    hole->state = OOMPH_BLOCK_FREE;
-    hole->tier = (uint8_t)tier;
-    consolidate(hole);
+    oomph_block_t *block = cut(segment, first, count);
+    block->state = OOMPH_BLOCK_FREE;
+    block->tier = (uint8_t)tier;
+    consolidate(block);
+}
+
+static oomph_block_t *make_hole(oomph_block_t *block, bool quarantined)
+{
+    block->state = OOMPH_BLOCK_HOLE;
+    block->tier = OOMPH_TIER_DEVICE;
+    block->quarantined = quarantined;
+    return consolidate(block);
 }
 
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count)
 {
-    oomph_block_t *block = oomph_page_block(segment, first);
-
-    oomph_assert(block->state == OOMPH_BLOCK_FREE);
-    block =
-        carve(block, oomph_segment_addr(segment, first), count << segment->page_shift);
-    block->state = OOMPH_BLOCK_HOLE;
-    block->tier = OOMPH_TIER_DEVICE;
-    consolidate(block);
+    oomph_assert(oomph_page_block(segment, first)->state == OOMPH_BLOCK_FREE);
+    make_hole(cut(segment, first, count), false);
 }
 
-static oomph_block_t *quarantine(oomph_block_t *block)
+void oomph_heap_set_aside(oomph_page_run_t run)
 {
-    block->state = OOMPH_BLOCK_HOLE;
-    block->tier = OOMPH_TIER_DEVICE;
-    block->quarantined = true;
-    return consolidate(block);
+    make_hole(cut(run.segment, run.first, run.count), true);
+}
+
+void oomph_heap_readmit(oomph_page_run_t run)
+{
+    oomph_assert(oomph_page_block(run.segment, run.first)->quarantined);
+    make_hole(cut(run.segment, run.first, run.count), false);
 }
 
 void oomph_heap_quarantine(oomph_block_t *block)
 {
     oomph_assert(block->state != OOMPH_BLOCK_FREE && block->state != OOMPH_BLOCK_HOLE);
     set_mixed(block, false);
-    quarantine(block);
+    make_hole(block, true);
 }
 
 size_t oomph_heap_quarantine_all(oomph_segment_t *segment)
@@ -337,7 +346,7 @@ size_t oomph_heap_quarantine_all(oomph_segment_t *segment)
             continue;
         oomph_index_drop(block);
         bytes += block->bytes;
-        block = quarantine(block);
+        block = make_hole(block, true);
     }
     return bytes;
 }

@@ -55,7 +55,7 @@ struct oomph_block {
     bool moving : 1; // of a batch that is being moved (move.c)
     bool mixed_tier : 1; // in use, with some pages of another tier than its own
     bool guarded : 1; // in use, with pages that are unmapped once it is freed (guard.c)
-    bool quarantined : 1; // a HOLE that is never to be used again
+    bool quarantined : 1; // a HOLE that nobody may use (guard.c, alias.c)
     bool workspace : 1;   // of a library, counted in its stream
 };
 
@@ -69,6 +69,12 @@ typedef struct oomph_page_entry {
     bool cpu;             // the CPU may use the page
     bool captured;        // a host page that a block of a graph's pool lies, or lay, on
 } oomph_page_entry_t;
+
+// Pages of a segment, one after another.
+typedef struct oomph_page_run {
+    oomph_segment_t *segment;
+    size_t first, count;
+} oomph_page_run_t;
 
 typedef enum oomph_segment_kind {
     OOMPH_SEGMENT_VIRTUAL, // reserved address space that pages are mapped into
@@ -179,6 +185,11 @@ void oomph_heap_fill(oomph_segment_t *segment, size_t first, size_t count,
 // become a HOLE. Needs two records.
 void oomph_heap_empty(oomph_segment_t *segment, size_t first, size_t count);
 
+// Pages within one FREE block or one HOLE are not to be used for now: they become a
+// quarantined HOLE, and a HOLE as any other once they are readmitted. Each needs two
+// records.
+void oomph_heap_set_aside(oomph_page_run_t run);
+void oomph_heap_readmit(oomph_page_run_t run);
 // A block in use, of whole pages, has lost them all: it becomes a quarantined HOLE.
 void oomph_heap_quarantine(oomph_block_t *block);
 // Makes a segment without pages one quarantined HOLE; gives the bytes that were not

@@ -162,10 +162,18 @@ static size_t range_bytes(const oomph_segment_t *segment, size_t count)
     return count << segment->page_shift;
 }
 
-static void count_mapped(oomph_segment_t *segment, oomph_pages_t *pages, size_t count)
+void oomph_segment_count_mapped(oomph_segment_t *segment, oomph_pages_t *pages,
+                                size_t count)
 {
     segment->mapped_count += count;
     count_up(segment->heap, pages, range_bytes(segment, count));
+}
+
+void oomph_segment_count_unmapped(oomph_segment_t *segment, oomph_pages_t *pages,
+                                  size_t count)
+{
+    segment->mapped_count -= count;
+    count_down(segment->heap, pages, range_bytes(segment, count));
 }
 
 // Pages that could not be unmapped again, perhaps without access: nobody may have them.
@@ -205,7 +213,7 @@ oomph_status_t oomph_segment_map(oomph_segment_t *segment, oomph_pages_t *pages,
                                 range_bytes(segment, count), pages->devices, false);
     if (status != OOMPH_OK)
         goto undo_mapped;
-    count_mapped(segment, pages, count);
+    oomph_segment_count_mapped(segment, pages, count);
     oomph_heap_fill(segment, first, count, tier);
     oomph_notices_add(&pages->notices,
                       (oomph_notice_t){.kind = OOMPH_NOTICE_MAPPED,
@@ -221,7 +229,7 @@ undo_mapped:
         return status;
     if (driver->unmap(oomph_segment_addr(segment, first), range_bytes(segment, done)) !=
         OOMPH_OK) {
-        count_mapped(segment, pages, done);
+        oomph_segment_count_mapped(segment, pages, done);
         leak(segment, first, done, tier);
         return status;
     }
@@ -299,8 +307,7 @@ static oomph_status_t unmap(oomph_segment_t *segment, oomph_pages_t *pages,
                                                  range_bytes(segment, count));
     if (status != OOMPH_OK)
         return status;
-    segment->mapped_count -= count;
-    count_down(segment->heap, pages, range_bytes(segment, count));
+    oomph_segment_count_unmapped(segment, pages, count);
     for (size_t i = first; i < first + count; i++) {
         oomph_tier_t tier = (oomph_tier_t)segment->entries[i].tier;
         if (oomph_segment_descriptor(segment, i) < 0) {

@@ -44,6 +44,11 @@ oomph_status_t oomph_segment_unmap(oomph_segment_t *segment, oomph_pages_t *page
 // OOMPH_ERR_DRIVER.
 oomph_status_t oomph_segment_unmap_block(const oomph_block_t *block,
                                          oomph_pages_t *pages);
+// Counts pages that the segment has got, or has no more.
+void oomph_segment_count_mapped(oomph_segment_t *segment, oomph_pages_t *pages,
+                                size_t count);
+void oomph_segment_count_unmapped(oomph_segment_t *segment, oomph_pages_t *pages,
+                                  size_t count);
 // Drops a VIRTUAL segment without pages, as oomph_segment_drop() does, but keeps its
 // address space reserved.
 void oomph_segment_retire(oomph_segment_t *segment, oomph_pages_t *pages);

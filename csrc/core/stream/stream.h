@@ -9,8 +9,9 @@
  * A page may move once the device's clock has passed its epoch: a program may use a
  * block on any stream without a word to the allocator, as long as the block's own
  * stream waits before it takes the memory again. PyTorch's allocator keeps it for that
- * stream, and waits for the device before it gives it to others. A stream's own clock
- * serves frees that name the streams they wait for (record_stream).
+ * stream, and waits for the device before it gives it to others. That stream may have
+ * the page sooner, beside its old address (alias.h). A stream's own clock serves frees
+ * that name the streams they wait for (record_stream).
  *
  * The caller holds the device lock. Nothing here waits for the GPU (clock.h does).
  */
