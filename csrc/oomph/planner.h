@@ -33,9 +33,10 @@ oomph_status_t oomph_event_passed(int device, oomph_event_t event, bool *passed)
 
 // For a planner that cannot make room for large blocks. If a block of this size, at
 // least `min_bytes`, fell back to the host in the last step, the next one that finds no
-// room goes there at once and is not a rescue. 0 (default): off. Errors:
-// OOMPH_ERR_INVALID, OOMPH_ERR_DRIVER.
-oomph_status_t oomph_predict_host(int device, size_t min_bytes);
+// room goes there at once and is not a rescue, with at least `part_bytes` of it, which
+// others then find on the device. 0 (default): off. Errors: OOMPH_ERR_INVALID,
+// OOMPH_ERR_DRIVER.
+oomph_status_t oomph_predict_host(int device, size_t min_bytes, size_t part_bytes);
 
 // What the program's blocks in use take together, on device and host, in bytes.
 typedef struct oomph_usage {

@@ -77,11 +77,12 @@ static PyObject *event_passed(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *predict_host(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int device;
-    Py_ssize_t min_bytes;
+    Py_ssize_t min_bytes, part_bytes;
 
-    if (!PyArg_ParseTuple(args, "in:predict_host", &device, &min_bytes))
+    if (!PyArg_ParseTuple(args, "inn:predict_host", &device, &min_bytes, &part_bytes))
         return NULL;
-    return oomph_none_or_raise(oomph_predict_host(device, (size_t)min_bytes));
+    return oomph_none_or_raise(
+        oomph_predict_host(device, (size_t)min_bytes, (size_t)part_bytes));
 }
 
 static PyObject *usage(PyObject *Py_UNUSED(module), PyObject *arg)
@@ -284,7 +285,8 @@ PyMethodDef oomph_memory_methods[] = {
      "Has all known streams of a device wait for one of them."},
     {"copy", copy, METH_VARARGS, "Queues a copy: device, to, from, bytes, stream."},
     {"predict_host", predict_host, METH_VARARGS,
-     "Blocks that found no room in the last step go to the host: device, least bytes."},
+     "Blocks that found no room in the last step go to the host: device, least bytes, "
+     "and of each at least so many of its bytes."},
     {"usage", usage, METH_O, "Bytes of blocks in use; see oomph/planner.h."},
     {"move", move, METH_VARARGS,
      "Moves blocks in use to a tier; see oomph.evict(). With a last True those that "

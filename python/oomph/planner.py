@@ -91,7 +91,7 @@ def stop() -> None:
             return
         ended.blocks.stop()
         for index in ended.devices:
-            _C.predict_host(index, 0)
+            _C.predict_host(index, 0, 0)
             optimizers.stop(index)
 
 

@@ -82,13 +82,13 @@ def test_the_rescues_of_the_last_hundred_steps_are_reported_newest_last():
 def test_bytes_used_on_the_host_are_reported_by_step_though_nothing_is_rescued():
     import oomph
 
-    oomph._C.predict_host(0, 4 * MIB)
+    oomph._C.predict_host(0, 4 * MIB, 4 * MIB)
     before = oomph.stats()
     for _ in range(3):
         kept = [take(128 * MIB), take(8 * MIB), take(9 * MIB)]
         del kept
         oomph.step()
-    oomph._C.predict_host(0, 0)
+    oomph._C.predict_host(0, 0, 0)
     now = oomph.stats()
     assert now["step_rescues"] == 0
     assert now["step_host_used_bytes"] == 17 * MIB

@@ -328,14 +328,14 @@ static void what_is_predicted_does_not_wait_in_vain(void)
     oomph_stream_t other = new_stream();
     fall_short(14 * MIB);
     oomph_addr_t kept = take(4 * MIB, NULL);
-    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB, 4 * MIB) == OOMPH_OK);
     run_step(other, 12 * MIB, 14 * MIB);
     CHECK(stats_of(0).rescues == 1 && stats_of(0).predicted_count == 1);
     CHECK(stats_of(0).predicted_bytes == 14 * MIB);
     CHECK(sim_stats_of(0).held_waits == 0);
     run_step(other, 12 * MIB, 14 * MIB);
     CHECK(stats_of(0).predicted_count == 2);
-    CHECK(oomph_predict_host(0, 0) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 0, 0) == OOMPH_OK);
     run_step(other, 12 * MIB, 14 * MIB); // waits for the copy, and in vain
     CHECK(stats_of(0).predicted_count == 2 && stats_of(0).rescues == 2);
     CHECK(sim_stats_of(0).held_waits == 1);
@@ -348,7 +348,7 @@ static void what_is_predicted_waits_for_what_makes_room(void)
     start("16MiB,context=0,memory=real");
     oomph_stream_t other = new_stream();
     fall_short(8 * MIB);
-    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB, 4 * MIB) == OOMPH_OK);
     run_step(other, 12 * MIB, 8 * MIB);
     CHECK(stats_of(0).predicted_count == 0 && stats_of(0).rescues == 1);
     CHECK(sim_stats_of(0).held_waits == 1);
@@ -363,7 +363,7 @@ static void what_fits_after_all_stays_on_the_device(void)
     give(full);
     give(fallen);
     oomph_step();
-    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB, 4 * MIB) == OOMPH_OK);
     CHECK(oomph_lookup(take(8 * MIB, NULL), &info) == OOMPH_OK);
     CHECK(info.tier == OOMPH_TIER_DEVICE && stats_of(0).predicted_count == 0);
 }

@@ -55,7 +55,7 @@ static void what_falls_back_counts_once_for_each_block(void)
 static void what_was_predicted_counts_though_nothing_was_rescued(void)
 {
     start(OOMPH_HOST_AUTO);
-    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB, 4 * MIB) == OOMPH_OK);
     for (int i = 0; i < 4; i++) {
         give(take_on_host(16 * MIB));
         CHECK(end_step() == 16 && stats_of(0).step_rescues == (i == 0));

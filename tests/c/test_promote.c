@@ -228,7 +228,7 @@ static void a_predicted_block_that_stays_returns_like_any_other(void)
     start("64MiB,context=0,memory=real");
     give(take_on_host(16 * MIB));
     oomph_step();
-    CHECK(oomph_predict_host(0, 4 * MIB) == OOMPH_OK);
+    CHECK(oomph_predict_host(0, 4 * MIB, 4 * MIB) == OOMPH_OK);
     oomph_addr_t block = take_on_host(16 * MIB);
     CHECK(stats_of(0).rescues == 1 && stats_of(0).predicted_count == 1);
     oomph_step();

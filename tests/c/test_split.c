@@ -93,6 +93,26 @@ static void the_next_rescue_in_a_step_leaves_twice_as_much(void)
     check_sound();
 }
 
+static void a_predicted_block_leaves_what_is_wanted(void)
+{
+    start(CARD);
+    take_living(80 * MIB, NULL);
+    oomph_addr_t split = take_living(64 * MIB, NULL);
+    CHECK(info_of(split).host_bytes == 16 * MIB);
+    give(split);
+    oomph_step();
+    CHECK(oomph_predict_host(0, 60 * MIB, 24 * MIB) == OOMPH_OK);
+    split = take_living(64 * MIB, NULL);
+    CHECK(info_of(split).host_bytes == 24 * MIB);
+    CHECK(stats_of(0).rescues == 1);
+    give(split);
+    oomph_step();
+    CHECK(oomph_predict_host(0, 60 * MIB, 4 * MIB) == OOMPH_OK);
+    split = take_living(64 * MIB, NULL);
+    CHECK(info_of(split).host_bytes == 16 * MIB); // what is missing, at least
+    check_sound();
+}
+
 static void it_moves_as_a_whole(void)
 {
     start(CARD);
@@ -184,6 +204,7 @@ int main(int argc, char **argv)
         TEST(what_is_missing_lies_on_the_host),
         TEST(its_end_may_share_a_page),
         TEST(the_next_rescue_in_a_step_leaves_twice_as_much),
+        TEST(a_predicted_block_leaves_what_is_wanted),
         TEST(it_moves_as_a_whole),
         TEST(one_that_is_named_twice_moves_once),
         TEST(it_waits_for_pages_whose_work_has_not_finished),

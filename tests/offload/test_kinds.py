@@ -1,7 +1,7 @@
 """Kinds of steps: plans for each, chosen by how a step begins."""
 
 import torch
-from oomph.offload.kinds import Kinds, Repeated, StepPlan
+from oomph.offload.kinds import Kinds, Predicted, Repeated, StepPlan
 from oomph.offload.record import Event, Step
 from support import MIB, Simulated
 from torch import nn
@@ -192,3 +192,18 @@ def test_what_is_asked_otherwise_is_planned_anew():
     assert planned(repeated, step_of(10, 20), "less room")
     assert planned(repeated, step_of(10, 20), None)  # after a rescue
     assert planned(repeated, step_of(10, 20), None)
+
+
+# ---- Blocks that go to the host at once
+
+
+def test_what_lay_on_the_host_is_enough_until_it_was_not():
+    first = Predicted().after_rescues(wanted_bytes=120, had_bytes=96)
+    assert first == Predicted(120, 96)
+    second = first.after_rescues(wanted_bytes=40, had_bytes=30)
+    assert second == Predicted(120, 120)  # 96 was too little
+
+
+def test_all_that_is_wanted_lies_on_the_host_where_steps_change():
+    assert Predicted().after_rescues(120, had_bytes=0) == Predicted(120, 120)
+    assert Predicted().after_rescues(120, had_bytes=300) == Predicted(120, 120)

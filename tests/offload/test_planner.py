@@ -14,6 +14,7 @@ from torch import nn
 
 # Shapes alone: a step is quick, whatever its size.
 card = Simulated("2GiB,context=0", "reserve:0,host_limit:16GiB")
+reserved = Simulated("2GiB,context=0", "reserve:64MiB,host_limit:16GiB")
 LAYER_MIB = 64
 HUGE_BYTES = 3 << 30  # more than the card has
 
@@ -294,6 +295,26 @@ def test_what_kernels_used_on_the_host_is_explained_where_nothing_was_rescued():
     assert HUGE_BYTES / 3 < step["step_host_used_bytes"] < HUGE_BYTES * 2 / 3
     used = format_size(step["step_host_used_bytes"])
     assert f"kernels used {used} on host pages" in step["text"]
+
+
+@reserved
+def test_of_a_block_that_fell_back_no_more_lies_on_the_host_than_did():
+    import oomph
+
+    kept = torch.empty(1400 * MIB, dtype=torch.uint8, device="cuda")
+    layer = torch.nn.Linear(64, 64, device="cuda")
+    used, rescues = [], []
+    for _ in range(6):
+        loss = layer(torch.ones(4, 64, device="cuda")).sum()
+        large = torch.zeros(700 * MIB, dtype=torch.uint8, device="cuda")
+        loss.backward()
+        del large
+        oomph.step()
+        used.append(oomph.stats()["step_host_used_bytes"])
+        rescues.append(oomph.stats()["rescues"])
+    assert used[1] > 64 * MIB
+    assert rescues[2:] == [rescues[1]] * 4 and used[2:] == [used[1]] * 4, used
+    del kept
 
 
 @card

@@ -61,7 +61,7 @@ def test_a_run_that_ends_within_its_first_step_has_a_table_too():
 def test_the_table_says_what_steps_without_rescues_used_on_the_host():
     # What is predicted goes there in each step, and is no rescue.
     code = """
-    oomph._C.predict_host(0, 4 << 20)
+    oomph._C.predict_host(0, 4 << 20, 4 << 20)
     for _ in range(12):
         kept = [take(60), take(20), take(20)]
         del kept

@@ -48,7 +48,7 @@ static size_t least_on_host(const oomph_request_context_t *ctx)
                    << oomph_min(rescues, LEAVES_DOUBLED);
 
     if (ctx->host_expected)
-        bytes = oomph_max(bytes, device->host_prediction.min_bytes);
+        bytes = oomph_max(bytes, device->host_prediction.part_bytes);
     return oomph_max(oomph_round_up(bytes, page_bytes) / page_bytes, LEAST_PART);
 }
 

@@ -7,7 +7,7 @@
  */
 #include "core/alloc/free.h"
 
-oomph_status_t oomph_predict_host(int ordinal, size_t min_bytes)
+oomph_status_t oomph_predict_host(int ordinal, size_t min_bytes, size_t part_bytes)
 {
     oomph_device_t *device;
 
@@ -15,6 +15,7 @@ oomph_status_t oomph_predict_host(int ordinal, size_t min_bytes)
     if (status != OOMPH_OK)
         return status;
     device->host_prediction.min_bytes = min_bytes;
+    device->host_prediction.part_bytes = part_bytes;
     oomph_unlock(device);
     return OOMPH_OK;
 }

@@ -12,7 +12,8 @@
 enum { OOMPH_PREDICTED_SIZES = 32 };
 
 typedef struct oomph_host_prediction {
-    size_t min_bytes; // smaller blocks are not predicted; 0: none is
+    size_t min_bytes;  // smaller blocks are not predicted; 0: none is
+    size_t part_bytes; // of one that is predicted, that lie on the host at least
     size_t count;
     struct {
         size_t bytes;

@@ -24,6 +24,32 @@ _REMEMBERED_STEPS = 64  # for so many steps
 SAME = 0.02  # of what was saved: steps of a kind differ by less
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """Blocks that go to the host at once.
+
+    Attributes:
+        block_bytes: Those of this size do; 0: none does.
+        part_bytes: Of each of them, what lies there at least.
+    """
+
+    block_bytes: int = 0
+    part_bytes: int = 0
+
+    def after_rescues(self, wanted_bytes: int, had_bytes: int) -> Predicted:
+        """For the step after one in which blocks fell back all the same.
+
+        Args:
+            wanted_bytes: What is to lie there, as far as it is known.
+            had_bytes: What lay there as that step went on, if the next is to be as it
+                was; 0: it is not.
+        """
+        if self.part_bytes < self.block_bytes:  # that was too little
+            wanted_bytes = max(wanted_bytes, self.block_bytes)
+            had_bytes = 0
+        return Predicted(wanted_bytes, min(had_bytes or wanted_bytes, wanted_bytes))
+
+
 @dataclass
 class StepPlan:
     """What is to be away in a step.
@@ -33,7 +59,7 @@ class StepPlan:
         chosen: What leaves of what it saves.
         target_bytes: What is to be away at the peak.
         need_bytes: The most that it is expected to need.
-        predicted_bytes: Blocks of this size go to the host at once; 0: none does.
+        predicted: Blocks that go to the host at once.
         state_bytes: Optimizers' state that is to be on the host.
         factor: By how much larger it is expected to be than the step that it is known
             from.
@@ -44,7 +70,7 @@ class StepPlan:
     chosen: Chosen = field(default_factory=Chosen)
     target_bytes: float = 0.0
     need_bytes: int = 0
-    predicted_bytes: int = 0
+    predicted: Predicted = field(default_factory=Predicted)
     state_bytes: int = 0
     factor: float = 1.0
     rest_bytes: list[int] = field(default_factory=list)
@@ -76,7 +102,7 @@ class StepPlan:
         return (
             self.chosen.places == other.chosen.places
             and self.target_bytes == other.target_bytes
-            and self.predicted_bytes == other.predicted_bytes
+            and self.predicted == other.predicted
             and self.state_bytes == other.state_bytes
         )
 

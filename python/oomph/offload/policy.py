@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from dataclasses import replace
+from dataclasses import astuple, replace
 from operator import sub
 
 import torch
@@ -22,7 +22,7 @@ from oomph.offload import transfer
 from oomph.offload.blocks import Room
 from oomph.offload.fetches import Fetches
 from oomph.offload.headroom import EXTRA_SHARE, Headroom, Shortage, slack_bytes
-from oomph.offload.kinds import SAME, Kinds, Repeated, StepPlan
+from oomph.offload.kinds import SAME, Kinds, Predicted, Repeated, StepPlan
 from oomph.offload.leavers import Chosen, Leavers
 from oomph.offload.optimizers import OptimizerChoice, is_on
 from oomph.offload.record import Step
@@ -159,7 +159,7 @@ class DevicePlan:
         self._guesses += 1
         factor = 1 + nearest.error(place, self._saved_bytes)
         step = nearest.like
-        needs = step.needs(on_device=nearest.predicted_bytes > 0, factor=factor)
+        needs = step.needs(on_device=nearest.predicted.block_bytes > 0, factor=factor)
         state_bytes = self.kinds.state_bytes
         chosen = self.leavers.choose(
             step,
@@ -171,8 +171,8 @@ class DevicePlan:
 
     def _follow(self, plan: StepPlan) -> None:
         """Does from now on what is planned for a kind of step."""
-        if plan.predicted_bytes != self.plan.predicted_bytes:
-            _C.predict_host(self.index, plan.predicted_bytes)
+        if plan.predicted != self.plan.predicted:
+            _C.predict_host(self.index, *astuple(plan.predicted))
         self.plan = plan
 
     def _note_sent(self, offloaded: OffloadedStorage) -> None:
@@ -290,15 +290,15 @@ class DevicePlan:
 
     def _plan_anew(self, step: Step, rescued: bool, unreached_bytes: int) -> StepPlan:
         limit_bytes = self._limit_bytes(step)
-        predicted_bytes = self.plan.predicted_bytes
-        if not (rescued or predicted_bytes > 0 or step.state_host_bytes > 0):
+        predicted = self.plan.predicted
+        if not (rescued or predicted.block_bytes > 0 or step.state_host_bytes > 0):
             plan = self._choose(step, step.needs(on_device=True), limit_bytes)
         else:
             # What a rescue put on the host might have a place, and what goes there at
             # once, if all that may leave makes it.
             plan = self._choose(step, step.needs(), limit_bytes)
             if plan.chosen.short_bytes == 0:
-                unreached_bytes = predicted_bytes = 0
+                unreached_bytes, predicted = 0, Predicted()
             elif not rescued:
                 chosen = self._leavers_of(step, step.needs(on_device=True), limit_bytes)
                 plan = replace(plan, chosen=chosen, target_bytes=chosen.missing_bytes)
@@ -311,8 +311,12 @@ class DevicePlan:
                 step, self.capacity, plan.state_bytes
             )
             least_bytes = self.capacity // _LARGE
-            predicted_bytes = max(unreached_bytes, short_bytes, least_bytes)
-        plan.predicted_bytes = predicted_bytes
+            wanted_bytes = max(unreached_bytes, short_bytes, least_bytes)
+            is_alike = plan.state_bytes == self.plan.state_bytes and short_bytes <= 0
+            is_alike &= step.host_growth >= least_bytes
+            had_bytes = step.host_growth if is_alike else 0
+            predicted = predicted.after_rescues(wanted_bytes, had_bytes)
+        plan.predicted = predicted
         return plan
 
     def _leavers_of(self, step: Step, needs: list[int], limit_bytes: float) -> Chosen:
