@@ -120,6 +120,7 @@ static void check_everything(void)
     check_creation();
     check_reservations();
     check_mapping();
+    check_aliases();
     check_access();
     check_pointers();
     check_host_pages(CU_MEM_LOCATION_TYPE_HOST_NUMA, "host_numa");

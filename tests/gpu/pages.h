@@ -93,6 +93,40 @@ static void check_mapping(void)
     expect("unreserve_at_the_end", cu.unreserve(addr, 8 * page), CUDA_SUCCESS);
 }
 
+// The same page at two addresses: what one operation of a stream writes through one is
+// what a later one reads and overwrites through the other.
+static void check_aliases(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUstream stream;
+    unsigned seen[2] = {0, 0};
+    CUdeviceptr addr = pages("aliases", 2, 1, &handle);
+
+    if (addr == 0)
+        return;
+    CUdeviceptr alias = addr + page;
+    expect("map_at_a_second_address", cu.map(alias, page, 0, handle, 0), CUDA_SUCCESS);
+    expect("set_access_at_a_second_address", open_to_device(alias, page), CUDA_SUCCESS);
+    cu.stream_create(&stream, CU_STREAM_NON_BLOCKING);
+    for (unsigned round = 1; round <= 16; round++) {
+        cu.fill_async(addr, 2 * round, page / sizeof(unsigned), stream);
+        cu.copy_out_async(&seen[0], alias + page / 2, sizeof seen[0], stream);
+        cu.fill_async(alias, 2 * round + 1, page / sizeof(unsigned), stream);
+        cu.copy_out_async(&seen[1], addr + page / 2, sizeof seen[1], stream);
+        cu.stream_synchronize(stream);
+        if (seen[0] != 2 * round || seen[1] != 2 * round + 1)
+            break;
+    }
+    check("aliases_agree_in_the_order_of_a_stream", seen[0] == 32 && seen[1] == 33);
+    cu.stream_destroy(stream);
+    expect("unmap_the_first_address", cu.unmap(addr, page), CUDA_SUCCESS);
+    cu.copy_out(&seen[0], alias, sizeof seen[0]);
+    check("bytes_stay_at_the_second_address", seen[0] == 33);
+    cu.unmap(alias, page);
+    cu.release(handle);
+    cu.unreserve(addr, 2 * page);
+}
+
 static void check_access(void)
 {
     CUmemGenericAllocationHandle handle;
