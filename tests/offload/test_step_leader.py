@@ -35,6 +35,25 @@ def test_the_one_that_steps_most_seldom_ends_a_turn(order, wanted):
     assert ends(order) == wanted
 
 
+def test_what_changes_its_hash_and_is_equal_to_others_is_told_apart():
+    class Metric(Optimizer):
+        seen = 0
+
+        def __hash__(self):
+            return self.seen
+
+        def __eq__(self, other):
+            return True
+
+    leader, metric, model = StepLeader(), Metric(), Metric()
+    ended = []
+    for _ in range(3):
+        for each in (metric, model, model):
+            ended.append(leader.end_with(each))
+            metric.seen += 1
+    assert ended == [True, False, False] * 3
+
+
 def test_each_thread_has_turns_of_its_own():
     leader, a, b = StepLeader(), Optimizer(), Optimizer()
     assert leader.end_with(a)

@@ -24,8 +24,11 @@ class StepLeader(threading.local):
     """
 
     def __init__(self) -> None:
-        # Steps taken, in the order in which they were first seen.
-        self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        # Steps taken, in the order in which they were first seen; by identity, as the
+        # hash of a metric changes with what it has seen.
+        self._steps: Any = WeakIdKeyDictionary()
         self._leader: weakref.ref[Any] | None = None
         self._others = 0  # steps since the leader's
 
