@@ -196,6 +196,104 @@ def test_what_is_seldom_filled_up_to_a_bound_of_the_code_may_be_bounded():
 
 
 @simulated
+def test_a_ring_that_is_far_from_full_may_be_bounded():
+    class Ring:
+        def __init__(self, capacity):
+            self.capacity, self.items, self.place = capacity, [], 0
+
+        def push(self, *item):
+            if len(self.items) < self.capacity:
+                self.items.append(None)
+            self.items[self.place] = item
+            self.place = (self.place + 1) % self.capacity
+
+    loop, ring, reported = Loop(), Ring(10_000), []
+    with watch() as watched:
+        for _ in range(140):
+            ring.push(loop.step().detach())
+            reported += watched.findings
+    assert {finding.certainty for finding in reported} == {"grows, may be bounded"}
+
+
+@simulated
+def test_a_length_that_is_asked_for_something_else_is_no_bound():
+    loop, kept, reported = Loop(), [torch.zeros(8, device="cuda")], []
+    with watch() as watched:
+        for _ in range(300):
+            out = loop.step().detach()
+            if len(kept) > 0:
+                kept.append(out)
+            reported += [finding.certainty for finding in watched.findings]
+    assert reported[-1] == "leaks"
+
+
+def test_growth_of_one_kind_in_several_places_is_told_once():
+    from oomph.leaks.detector import told_once
+    from oomph.leaks.findings import Finding
+
+    def growths(*kinds):
+        found = [(kind, Finding("grows", None, growth_bytes=600)) for kind in kinds]
+        return [finding.growth_bytes for finding in told_once(found)]
+
+    assert growths("a", "b") == [600, 600]
+    assert growths("a", "a", "b", "a") == [200, 200, 600, 200]
+
+
+@simulated
+def test_places_that_one_line_fills_are_one_finding_with_the_bytes_of_all():
+    loop, tables = Loop(), [{} for _ in range(4)]
+    with watch() as watched:
+        for step in range(30):
+            loop.step()
+            for i, table in enumerate(tables):
+                rows = 512 if i else 768  # two kinds
+                table[step] = torch.zeros(rows, 64, device="cuda")
+    (finding,) = watched.findings
+    assert finding.growth_bytes == pytest.approx(576 * KIB, rel=0.1)
+
+
+@simulated
+def test_a_metric_is_to_be_reset():
+    class Metric:
+        def __init__(self):
+            self.seen = []
+
+        def update(self, values):
+            self.seen.append(values)
+
+        def reset(self):
+            self.seen.clear()
+
+    loop, metric = Loop(), Metric()
+    with watch() as watched:
+        for _ in range(60):
+            metric.update(loop.step().detach())
+    (finding,) = watched.findings
+    assert "call .reset() of the Metric" in finding.text
+
+
+@simulated
+def test_what_is_an_attribute_of_a_context_is_to_be_saved_for_backward():
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.result = x.square()
+            return ctx.result
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    loop = Loop()
+    with watch() as watched:
+        for _ in range(20):
+            x = torch.zeros(512, 64, device="cuda", requires_grad=True)
+            Square.apply(x)
+            loop.step()
+    assert "ctx.save_for_backward()" in watched.report().text
+
+
+@simulated
 def test_what_stops_to_grow_is_no_longer_reported():
     loop, kept, reported = Loop(), [], []
     with watch() as watched:

@@ -22,6 +22,7 @@ from oomph.holders.search import are_in
 from oomph.leaks.lines import source
 from oomph.memory.sites import is_user
 
+_METRIC = ("update", "reset")  # what metrics of all libraries have
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 
@@ -57,6 +58,23 @@ def limits_itself(chain: Chain) -> bool:
         if type(size) is int and size > 0:
             return True
     return False
+
+
+def advice(chain: Chain) -> str:
+    """What to do, as far as a holder on the way tells; "": none does."""
+    for thing in chain.things[1:]:
+        kind = type(thing)
+        if issubclass(kind, torch.autograd.function.FunctionCtx):
+            return (
+                "pass it to ctx.save_for_backward() and read ctx.saved_tensors: as an "
+                "attribute of ctx it is in a reference cycle"
+            )
+        if all(callable(getattr(kind, name, None)) for name in _METRIC):
+            return (
+                f"call .reset() of the {kind.__name__} once its value has been read, "
+                "such as after each epoch: it keeps what it is given until then"
+            )
+    return ""
 
 
 def is_bare_local(chain: Chain) -> bool:

@@ -9,8 +9,8 @@ what is looked at in a million rounds costs nothing.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -295,20 +295,19 @@ class Detector:
 
     def _join_equal(self) -> None:
         """Of suspects that hold the same by the same line one is left."""
-        found: dict[Any, Suspect] = {}
+        found: list[Suspect] = []
         for suspect in self._suspects:
             line = suspect.finding.line
-            known = found.setdefault(line or suspect, suspect)
-            if known is suspect:
-                continue
-            if known.kinds & suspect.kinds or known.is_chain:
-                known.join(suspect)
-            elif suspect.is_chain:  # which says more of it
+            same = [s for s in found if line is not None and s.finding.line == line]
+            known = next((s for s in same if s.may_be(suspect)), None)
+            if known is None:
+                found.append(suspect)
+            elif suspect.is_chain and not known.is_chain:  # which says more of it
                 suspect.join(known)
-                found[line] = suspect
+                found[found.index(known)] = suspect
             else:
-                found[suspect] = suspect
-        self._suspects = list(found.values())
+                known.join(suspect)
+        self._suspects = found
 
     # ---- What was found
 
@@ -320,11 +319,11 @@ class Detector:
         """
         at_end = at_end and self._grows_still()
         found = [
-            each
+            (frozenset(suspect.kinds) or suspect, finding)
             for suspect in self._suspects
-            if (each := suspect.finding_now(self._certain_rounds, at_end)) is not None
+            if (finding := suspect.finding_now(self._certain_rounds, at_end))
         ]
-        return self._explained(found)
+        return self._explained(told_once(found))
 
     def _grows_still(self) -> bool:
         """Whether it grew in the last rounds, as far as they were looked at."""
@@ -360,6 +359,21 @@ class Detector:
         first, last = self._counts[0], self._counts[-1]
         over = self._inventory.rounds[-1] - self._inventory.rounds[0]
         return max(0, last.size_bytes - first.size_bytes) // max(1, over)
+
+
+def told_once(found: Sequence[tuple[Hashable, Finding]]) -> list[Finding]:
+    """Of findings about the same kinds of tensors each has an equal part of the growth.
+
+    Which place holds how much of it is not known.
+
+    Args:
+        found: Each with the kinds that it is about.
+    """
+    places = Counter(kinds for kinds, _ in found)
+    return [
+        replace(finding, growth_bytes=finding.growth_bytes // places[kinds])
+        for kinds, finding in found
+    ]
 
 
 def _name(suspect: Suspect) -> tuple[str, str | None]:

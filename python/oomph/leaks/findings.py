@@ -82,6 +82,7 @@ class Finding:
             neither comes.
         certainty: ``leaks``, or ``grows, may be bounded``: it grew in all rounds that
             were looked at, and may yet come to an end.
+        advice: What to do, where its holder says more than the verdict; "": see there.
     """
 
     verdict: str
@@ -98,6 +99,7 @@ class Finding:
     per: str = "step"
     certainty: str = LEAKS
     called_at: Line | None = None
+    advice: str = ""
 
     @property
     def text(self) -> str:
@@ -115,7 +117,8 @@ class Finding:
             lines.append(f"held by {self.held_by}")
         if self.allocated_at:
             lines.append(f"allocated at {', '.join(map(_plain, self.allocated_at))}")
-        lines += [part for part in (self.note, ADVICE[self.verdict]) if part]
+        advice = self.advice or ADVICE[self.verdict]
+        lines += [part for part in (self.note, advice) if part]
         return "\n    ".join(lines)
 
     def as_dict(self) -> dict[str, Any]:

@@ -97,7 +97,8 @@ class Hooks:
             if first[table] < middle[table] < count and table in lines:
                 grown = (count - first[table]) / (_COUNTS - 1)
                 note = (
-                    f"there are {count}, {grown:g} more with each step; all of them run"
+                    f"there were {count} when it was seen, and {grown:g} more come "
+                    "with each step; all of them run"
                 )
                 return Finding("hooks", lines[table], note=note)
         return None

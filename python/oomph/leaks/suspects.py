@@ -7,7 +7,7 @@ at later scans: it grows on, or it gives back what it held, or it stops to grow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class Suspect:
         has_graph: Whether what it holds has a graph, which nobody keeps for long.
         is_global: Whether a module's variable holds it.
         is_limited: Whether a holder is built to have a bound, such as a queue's size.
+        is_capped: Whether it is filled only as long as its length is below something.
         is_far: Whether no name leads to it.
         held_at: Where the function is, or the code, whose variable leads to it.
         members: Some of what it holds.
@@ -79,6 +80,7 @@ class Suspect:
     has_graph: bool = False
     is_global: bool = False
     is_limited: bool = False
+    is_capped: bool = False
     is_far: bool = False
     held_at: Line | None = None
     members: list[Seen] = field(default_factory=list)
@@ -113,6 +115,10 @@ class Suspect:
         self.owned |= other.owned
         self.has_graph |= other.has_graph
         self.is_limited &= other.is_limited
+
+    def may_be(self, other: Suspect) -> bool:
+        """Whether one of the same line is about the same memory."""
+        return bool(self.kinds & other.kinds) or self.is_chain or other.is_chain
 
     def follow(self, inventory: Inventory) -> bool:
         """A scan has ended: whether it grew on."""
@@ -270,16 +276,21 @@ class Suspect:
         # Parts with a bound of their own, of which there are ever more, have none.
         self.is_limited &= isinstance(slot.holder, functools._lru_cache_wrapper)
         self.places.forget()
-        self._set_line(line, names)
+        self._set_line(line, names, change.all)
         called_at = change.callers.get(line) if line is not None else None
         self.finding = replace(self.finding, called_at=called_at)
         return True
 
-    def _set_line(self, line: Line | None, names: set[str]) -> None:
+    def _set_line(
+        self, line: Line | None, names: set[str], others: Sequence[Line] = ()
+    ) -> None:
         if line is None:
             return
         self.finding = replace(self.finding, line=line)
-        self.is_doubted = bounds.is_bounded(line, names)
+        lines = dict.fromkeys((line, *others))  # a ring gets longer by another line
+        self.is_doubted = any(bounds.is_bounded(each, names) for each in lines)
+        meant = frozenset(names)
+        self.is_capped = any(bounds.is_capped(each, meant) for each in lines)
         if self.is_global and line.function not in ("", *source.running_functions()):
             self.finding = replace(self.finding, verdict="global")
 
@@ -308,6 +319,7 @@ class Suspect:
         put_in = min(rounds, self._came()) if self.kinds else rounds
         doubted = self.is_doubted and put_in < 2 * certain_rounds
         slows = self._slows() or (self.rests and not has_graph)
-        if self.gave_back or doubted or self.is_limited or slows:
+        limited = self.is_limited or self.is_capped
+        if self.gave_back or doubted or limited or slows:
             certain = False
         return replace(self._measured(), certainty=LEAKS if certain else BOUNDED)

@@ -34,6 +34,45 @@ def is_bounded(line: Line, names: set[str]) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
+def is_capped(line: Line, names: frozenset[str]) -> bool:
+    """Whether a line runs only as long as the place has fewer items than something.
+
+    Args:
+        line: That puts something in.
+        names: What is filled there.
+    """
+    tree = source.tree(line.file)
+    return tree is not None and any(
+        isinstance(test, ast.Compare) and _compares_length(test, names)
+        for node in _within_function(_around(tree, line.line))
+        if isinstance(node, ast.If)
+        for test in ast.walk(node.test)
+    )
+
+
+def _compares_length(test: ast.Compare, names: frozenset[str]) -> bool:
+    """``len(x) < size``, but not ``len(x) > 0``."""
+    if not all(isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for op in test.ops):
+        return False
+    sides = [test.left, *test.comparators]
+    lengths = [
+        side
+        for side in sides
+        if isinstance(side, ast.Call)
+        and last_name(side.func) == "len"
+        and any(last_name(argument) in names for argument in side.args)
+    ]
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    return bool(lengths) and not any(value in (0, 1) for value in values)
+
+
+def _within_function(outer: list[ast.AST]) -> list[ast.AST]:
+    """Of the nodes that a line is in, those of its function."""
+    functions = [i for i, node in enumerate(outer) if isinstance(node, _FUNCTIONS)]
+    return outer[functions[-1] if functions else 0 :]
+
+
+@functools.lru_cache(maxsize=256)
 def _is_bounded(line: Line, names: frozenset[str], running: frozenset[str]) -> bool:
     tree = source.tree(line.file)
     if tree is None:
@@ -70,8 +109,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 def _is_guarded(outer: list[ast.AST], names: frozenset[str]) -> bool:
     """Whether it happens only for a new key, or as long as something is small."""
-    functions = [i for i, node in enumerate(outer) if isinstance(node, _FUNCTIONS)]
-    for node in outer[functions[-1] if functions else 0 :]:
+    for node in _within_function(outer):
         if isinstance(node, ast.If) and any(
             _asks(test, names) for test in ast.walk(node.test)
         ):

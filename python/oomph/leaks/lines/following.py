@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from oomph import _C
 from oomph.holders.frames import variables
@@ -42,6 +42,7 @@ class Changes:
         size_change: By how many items a container has more in the end.
         names: What lines that changed it call it.
         callers: Of each line, where its function was called in that round.
+        opened: Lines that put in what was empty yet, which another fills.
     """
 
     lines: Counter[tuple[bool, Line]] = field(default_factory=Counter)
@@ -49,6 +50,7 @@ class Changes:
     size_change: int = 0
     names: set[str] = field(default_factory=set)
     callers: dict[Line, Line] = field(default_factory=dict)
+    opened: set[Line] = field(default_factory=set)
 
     def add(self, later: Changes) -> None:
         """What happened in a later round."""
@@ -57,6 +59,7 @@ class Changes:
         self.size_change += later.size_change
         self.names |= later.names
         self.callers |= later.callers
+        self.opened |= later.opened
 
     @property
     def line(self) -> Line | None:
@@ -76,7 +79,7 @@ class Changes:
     @property
     def all(self) -> list[Line]:
         """All lines that changed it."""
-        return [line for _, line in self.lines]
+        return [*(line for _, line in self.lines), *self.opened]
 
     @property
     def is_named(self) -> bool:
@@ -235,6 +238,9 @@ class Follower:
             if inner is not None:  # what fills that is meant
                 within = slot.place if each.within is None else each.within
                 came.append(Watched(inner, inner.state(), each.changes, within))
+                if (found := self._change(slot)) is not None:
+                    each.changes.opened.add(found.line)
+                    each.changes.names |= found.names
             elif more >= 0:
                 self._note(slot, each.changes)
                 each.is_filled = True
@@ -253,36 +259,47 @@ class Follower:
             if what == _RETURN:
                 uses.leave(frame)
 
-    def _note(self, slot: Slot, changes: Changes) -> None:
+    def _change(self, slot: Slot) -> _Change | None:
         """This thread's line has changed it, unless only another's names it."""
         thread = threading.get_ident()
         others = (last for other, last in self._last.items() if other != thread)
         found = [
-            (*_change_of(slot, last), last[0])
+            _change_of(slot, last)
             for last in (self._last.get(thread), *others)
             if last is not None
         ]
-        if found:
-            line, is_named, names, frame = max(
-                found, key=lambda change: (slot.name in change[2], change[1])
-            )
-            changes.names |= names
-            changes.lines[is_named, line] += 1
-            is_called = id(frame) in self._called
-            caller = _innermost(frame.f_back) if is_called else None
-            if caller is not None:
-                changes.callers[line] = replace(line_of(caller[0]), line=caller[1])
+        found.sort(key=lambda c: (slot.name in c.names, c.is_named), reverse=True)
+        return found[0] if found else None
+
+    def _note(self, slot: Slot, changes: Changes) -> None:
+        if (found := self._change(slot)) is None:
+            return
+        changes.names |= found.names
+        changes.lines[found.is_named, found.line] += 1
+        is_called = id(found.frame) in self._called
+        caller = _innermost(found.frame.f_back) if is_called else None
+        if caller is not None:
+            changes.callers[found.line] = replace(line_of(caller[0]), line=caller[1])
 
 
-def _change_of(slot: Slot, last: _Last) -> tuple[Line, bool, set[str]]:
+class _Change(NamedTuple):
     """A line that may have changed a slot, whether it names it, and how."""
+
+    line: Line
+    is_named: bool
+    names: set[str]
+    frame: FrameType
+
+
+def _change_of(slot: Slot, last: _Last) -> _Change:
     frame, number = last
     line = replace(line_of(frame), line=number)
     statement = source.statement(line.file, number)
     if statement is None:
-        return line, True, set()
+        return _Change(line, True, set(), frame)
     names = _names_of(slot, statement, frame)
-    return replace(line, line=statement.lineno), bool(names), names
+    line = replace(line, line=statement.lineno)
+    return _Change(line, bool(names), names, frame)
 
 
 def _size(state: object) -> int:
