@@ -772,6 +772,33 @@ def test_the_batch_may_come_second(kind):
     assert text_within(0.6 * true, lambda: read(int(wanted[1]))) is None
 
 
+@pytest.mark.parametrize("first", [True, False])
+@card
+def test_gradients_of_a_first_part_are_there_in_the_next(first):
+    """Also where each step begins by forgetting those of the last."""
+
+    def train_rows(rows: int = 2048, parts: int = 1) -> None:
+        model = Rows(40).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(2):
+            if first:
+                optimizer.zero_grad()
+            for _ in range(parts):
+                model(torch.randn(rows, 1024, device="cuda")).sum().backward()
+            optimizer.step()
+            if not first:
+                optimizer.zero_grad()
+
+    true = peak_bytes(train_rows)
+    text = text_within(0.7 * true, train_rows) or ""
+    found = re.search(r"([\d.]+ MiB)  batch 2048 -> (\d+), accumulating", text)
+    assert found, text
+    rows = int(found[2])
+    then = peak_bytes(lambda: train_rows(rows, 2048 // rows))
+    saved = parse_size(found[1].replace(" ", ""))
+    assert true - then == pytest.approx(saved, rel=0.02)
+
+
 @card
 def test_a_state_that_is_carried_is_of_a_smaller_batch_too():
     """With its graph, which the next step cuts off."""

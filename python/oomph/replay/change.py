@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
+
+Method = Callable[..., Any]
 
 _DEPTH = 3  # of lists and dicts in which tensors of the batch are looked for
 
@@ -162,3 +166,15 @@ def with_batch(
         return value
 
     return {n: cut(value, _DEPTH) if n in used else value for n, value in names.items()}
+
+
+@contextlib.contextmanager
+def instead(
+    things: list[Any], name: str, made: Callable[[Method], Method]
+) -> Iterator[None]:
+    """Has objects do something else in place of a method."""
+    for thing in things:
+        thing.__dict__[name] = made(getattr(thing, name))
+    yield
+    for thing in things:
+        thing.__dict__.pop(name, None)

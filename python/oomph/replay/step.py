@@ -43,7 +43,7 @@ from oomph.replay.calls import (
     saved_by_path,
     sequence_of,
 )
-from oomph.replay.change import Change, change_modules, with_batch
+from oomph.replay.change import Change, Method, change_modules, instead, with_batch
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.ledger import Piece
 from oomph.replay.metrics import (
@@ -208,6 +208,9 @@ class Replay:
             if part["error"]:  # what it worked on is gone
                 return part
             self.engine.count = self.engine.optimized = 0
+            things = [*self.optimizers, *self.modules]
+            with instead(things, "zero_grad", self._only_after_backward):
+                return self._run(wanted, iterations)
         elif self._drop_left() > LEFT_SHARE * self.ledger.peak_bytes:
             iterations = 2  # what the last iteration left was made without the change
         return self._run(wanted, iterations)
@@ -229,14 +232,20 @@ class Replay:
     ) -> dict[str, Any]:
         """Runs a part of the batch that the optimizer does not yet see."""
         self._cut(batch, carried=True)
-        held = [(o, name) for o in self.optimizers for name in ("step", "zero_grad")]
-        held += [(m, "zero_grad") for m in self.modules]
-        for thing, name in held:
-            thing.__dict__[name] = lambda *_, **__: None
-        part = self._run(change, 1, leaps=0)
-        for thing, name in held:
-            del thing.__dict__[name]
-        return part
+
+        def nothing(_: Method) -> Method:
+            return lambda *_, **__: None
+
+        things = [*self.optimizers, *self.modules]
+        with (
+            instead(self.optimizers, "step", nothing),
+            instead(things, "zero_grad", nothing),
+        ):
+            return self._run(change, 1, leaps=0)
+
+    def _only_after_backward(self, method: Method) -> Method:
+        """A step of several parts forgets gradients before the first, or at its end."""
+        return lambda *a, **k: method(*a, **k) if self.engine.count else None
 
     def _cut(self, batch: tuple[int, int, int], carried: bool = False) -> None:
         used, bound = self.stretch.names(), self.stretch.bound_first(self.first)
