@@ -29,6 +29,7 @@ EXPANDS = 4  # times what it is given an operator makes, and a result is smaller
 PARTS = (2, 4, 8, 16, 32, 64)
 MOST = 3  # lines that are told
 HEAD_MAX = 256  # width of a head that fused attention takes
+_SMALL = 16  # times as much as a mask takes what it is for
 
 _POINTWISE = frozenset(
     [
@@ -67,6 +68,7 @@ class Region:
         is_apart: Whether rows were kept apart, so far.
         stage: Of attention: after its "product", "softmax" or "values"; "": it is
             none.
+        mask_bytes: Of masks of attention, if each sample has its own.
     """
 
     rows: int
@@ -76,6 +78,7 @@ class Region:
     is_apart: bool = True
     stage: str = ""
     width: int = 0  # of a head
+    mask_bytes: int = 0
 
 
 class Regions:
@@ -100,7 +103,9 @@ class Regions:
         made: list[torch.Tensor],
     ) -> None:
         """An operator ran."""
-        known = [(t, self._of.get(id(self._ledger.piece_of(t)))) for t in given]
+        known = _without_small(
+            [(t, self._of.get(id(self._ledger.piece_of(t)))) for t in given]
+        )
         touched = [(t, region) for t, region in known if region is not None]
         if not touched:
             if made and made[0].nbytes >= MIN_BYTES:
@@ -176,6 +181,11 @@ class Regions:
         """Follows attention: scores, softmax, and the product with values."""
         others = [t for t, other in known if other is None]
         learns = any(t.requires_grad and t.numel() > 1 for t in others)
+        if region.stage == "product" and name in _BEFORE_SOFTMAX:
+            first = region.pieces[0]
+            most = max((t.numel() for t in others), default=0)
+            if most > math.prod(first.shape[-2:]):
+                region.mask_bytes = most * first.dtype.itemsize
         after = {"product": _BEFORE_SOFTMAX, "softmax": _AFTER_SOFTMAX}
         if region.stage == "product" and name == "_softmax":
             region.stage = "softmax"
@@ -203,7 +213,9 @@ class Regions:
                 by_place[region.place].append(region)
         most = sorted(by_place.items(), key=lambda item: -_bytes_of(item[1]))
         found = []
-        for place, regions in most[:MOST]:
+        for place, each in most[:MOST]:
+            least = max(_bytes_of([r]) for r in each) / _SMALL
+            regions = [r for r in each if _bytes_of([r]) >= least]
             if all(r.is_apart and not {*map(id, r.pieces)} & kept for r in regions):
                 found.append(self._told(place, regions))
         return found
@@ -229,11 +241,15 @@ class Regions:
                 return 0
             columns = piece.shape[-1] if piece.shape else 1
             numbers = 2 * width if piece.phase == "backward" else 1
-            return 1 - min(1, numbers * 4 / (piece.dtype.itemsize * columns))
+            left = numbers * 4 / (piece.dtype.itemsize * columns)
+            return max(0, 1 - left - masks.get(id(piece), 0))
 
         width = max(r.width for r in regions)
         rows = max(r.rows for r in regions)
         is_attention = all(r.stage == "values" for r in regions) and width <= HEAD_MAX
+        # Each call converts its masks, and saves them as long as the weights were.
+        last = ((r.pieces[-1], r.mask_bytes) for r in regions)
+        masks = {id(piece): size / piece.size_bytes for piece, size in last}
         return {
             "place": list(place),
             "rows": rows,
@@ -242,6 +258,14 @@ class Regions:
             "parts": [(count, in_parts(count)) for count in PARTS if count <= rows],
             "fused": self._ledger.peak_without(fused) if is_attention else 0,
         }
+
+
+def _without_small(
+    known: list[tuple[torch.Tensor, Region | None]],
+) -> list[tuple[torch.Tensor, Region | None]]:
+    """What is given, and of which region: of none, if it is a mask for another."""
+    most = max((t.nbytes for t, region in known if region is not None), default=0)
+    return [(t, r if t.nbytes * EXPANDS >= most else None) for t, r in known]
 
 
 def _bytes_of(regions: Iterable[Region]) -> int:
