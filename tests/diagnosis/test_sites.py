@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import os
 import sys
 import threading
@@ -451,3 +452,17 @@ def test_no_allocation_of_backward_waits_for_a_busy_thread():
     """
     result = run(code, card="2GiB,context=0", conf="offload:off", timeout=120)
     assert result.out.split() == ["11"], result.err
+
+
+def test_what_a_library_writes_elsewhere_is_not_the_users(tmp_path, monkeypatch):
+    """As PyTorch Geometric does for the messages of each layer."""
+    from oomph.memory import sites
+
+    written, own = tmp_path / "propagate.py", tmp_path / "own.py"
+    for name, path in (("torch.nn._propagate", written), ("own.part", own)):
+        path.write_text("def run(): pass\n")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+    assert not sites.is_user(str(written))
+    assert sites.is_user(str(own))

@@ -104,7 +104,18 @@ def is_user(file: str) -> bool:
         path.startswith((f"{_PACKAGE}{os.sep}", f"{_LIBRARY}{os.sep}"))
         or any(part in path for part in packages)
         or any(path.startswith(folder + os.sep) for folder in _installed_on_path())
+        or _is_of_package(path)
     )
+
+
+def _is_of_package(path: str) -> bool:
+    """Whether an installed package has written a module of its own there."""
+    for name, module in [*sys.modules.items()]:
+        root, _, inner = name.partition(".")
+        if inner and getattr(module, "__dict__", {}).get("__file__") == path:
+            file = getattr(sys.modules.get(root), "__dict__", {}).get("__file__")
+            return isinstance(file, str) and file != path and not is_user(file)
+    return False
 
 
 def _installed_on_path() -> list[str]:
