@@ -258,21 +258,6 @@ static bool pick_own(const oomph_free_run_t *run, oomph_pool_t *pool, void *cont
     return false;
 }
 
-// The first pages that the span lacks.
-static oomph_page_run_t missing_in(const oomph_span_t *span)
-{
-    oomph_segment_t *segment = span->segment;
-    size_t first = oomph_segment_page(segment, span->addr);
-    size_t end = oomph_segment_page(segment, span->addr + span->bytes - 1) + 1;
-
-    while (first < end && segment->entries[first].handle != 0)
-        first++;
-    size_t next = first;
-    while (next < end && segment->entries[next].handle == 0)
-        next++;
-    return (oomph_page_run_t){segment, first, next - first};
-}
-
 static uint64_t last_epoch_of(const oomph_free_run_t *run, const oomph_pool_t *pool)
 {
     const oomph_page_entry_t *entries = run->pages.segment->entries + run->pages.first;
@@ -290,7 +275,7 @@ size_t oomph_steal_own(oomph_device_t *device, const oomph_reach_t *reach, size_
 
     oomph_end_aliases(device);
     while (got < want) {
-        oomph_page_run_t to = missing_in(&reach->keep);
+        oomph_page_run_t to = oomph_span_lacks(&reach->keep);
         victim_t victim = {.want = oomph_min(to.count, want - got)};
         for (int small = 0; small < 2 && victim.pool == NULL && victim.want > 0;
              small++)

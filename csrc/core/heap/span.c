@@ -117,3 +117,17 @@ oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count)
             lowest = hole;
     return lowest;
 }
+
+oomph_page_run_t oomph_span_lacks(const oomph_span_t *span)
+{
+    oomph_segment_t *segment = span->segment;
+    size_t first = oomph_segment_page(segment, span->addr);
+    size_t end = oomph_segment_page(segment, span->addr + span->bytes - 1) + 1;
+
+    while (first < end && segment->entries[first].handle != 0)
+        first++;
+    size_t next = first;
+    while (next < end && segment->entries[next].handle == 0)
+        next++;
+    return (oomph_page_run_t){segment, first, next - first};
+}

@@ -21,3 +21,5 @@ oomph_block_t *oomph_heap_hole(const oomph_heap_t *heap, size_t count);
 // Fills in the span at a given place; false if something there is in use.
 bool oomph_heap_span_at(oomph_segment_t *segment, oomph_addr_t addr, size_t bytes,
                         oomph_span_t *span);
+// The first pages of it that are not mapped, one after another; none: all are.
+oomph_page_run_t oomph_span_lacks(const oomph_span_t *span);

@@ -242,23 +242,14 @@ undo_mapped:
 
 oomph_status_t oomph_segment_map_span(const oomph_span_t *span, oomph_pages_t *pages)
 {
-    oomph_segment_t *segment = span->segment;
-    size_t page = oomph_segment_page(segment, span->addr);
-    size_t last = oomph_segment_page(segment, span->addr + span->bytes - 1);
+    oomph_status_t status = OOMPH_OK;
+    oomph_page_run_t lacks;
 
-    for (; page <= last; page++) {
-        size_t first = page;
-        while (page <= last && segment->entries[page].handle == 0)
-            page++;
-        if (page == first)
-            continue;
-        // What an earlier turn mapped stays mapped: FREE pages, as good there as spare.
-        oomph_status_t status =
-            oomph_segment_map(segment, pages, first, page - first, OOMPH_TIER_DEVICE);
-        if (status != OOMPH_OK)
-            return status;
-    }
-    return OOMPH_OK;
+    // What an earlier turn mapped stays mapped: FREE pages, as good there as spare.
+    while (status == OOMPH_OK && (lacks = oomph_span_lacks(span)).count > 0)
+        status = oomph_segment_map(lacks.segment, pages, lacks.first, lacks.count,
+                                   OOMPH_TIER_DEVICE);
+    return status;
 }
 
 static void unexport(oomph_segment_t *segment, size_t page)

@@ -169,12 +169,14 @@ def with_batch(
 
 
 @contextlib.contextmanager
-def instead(
+def replacing(
     things: list[Any], name: str, made: Callable[[Method], Method]
 ) -> Iterator[None]:
     """Has objects do something else in place of a method."""
     for thing in things:
         thing.__dict__[name] = made(getattr(thing, name))
-    yield
-    for thing in things:
-        thing.__dict__.pop(name, None)
+    try:
+        yield
+    finally:
+        for thing in things:
+            thing.__dict__.pop(name, None)

@@ -43,7 +43,7 @@ from oomph.replay.calls import (
     saved_by_path,
     sequence_of,
 )
-from oomph.replay.change import Change, Method, change_modules, instead, with_batch
+from oomph.replay.change import Change, Method, change_modules, replacing, with_batch
 from oomph.replay.engine import Engine, stand_in
 from oomph.replay.ledger import Piece
 from oomph.replay.metrics import (
@@ -209,7 +209,7 @@ class Replay:
                 return part
             self.engine.count = self.engine.optimized = 0
             things = [*self.optimizers, *self.modules]
-            with instead(things, "zero_grad", self._only_after_backward):
+            with replacing(things, "zero_grad", self._only_after_backward):
                 return self._run(wanted, iterations)
         elif self._drop_left() > LEFT_SHARE * self.ledger.peak_bytes:
             iterations = 2  # what the last iteration left was made without the change
@@ -238,8 +238,8 @@ class Replay:
 
         things = [*self.optimizers, *self.modules]
         with (
-            instead(self.optimizers, "step", nothing),
-            instead(things, "zero_grad", nothing),
+            replacing(self.optimizers, "step", nothing),
+            replacing(things, "zero_grad", nothing),
         ):
             return self._run(change, 1, leaps=0)
 

@@ -43,10 +43,7 @@ def is_capped(line: Line, names: frozenset[str]) -> bool:
     """
     tree = source.tree(line.file)
     return tree is not None and any(
-        isinstance(test, ast.Compare) and _compares_length(test, names)
-        for node in _within_function(_around(tree, line.line))
-        if isinstance(node, ast.If)
-        for test in ast.walk(node.test)
+        _compares_length(test, names) for test in _guards(_around(tree, line.line))
     )
 
 
@@ -66,10 +63,12 @@ def _compares_length(test: ast.Compare, names: frozenset[str]) -> bool:
     return bool(lengths) and not any(value in (0, 1) for value in values)
 
 
-def _within_function(outer: list[ast.AST]) -> list[ast.AST]:
-    """Of the nodes that a line is in, those of its function."""
+def _guards(outer: list[ast.AST]) -> Iterator[ast.Compare]:
+    """Of the nodes that a line is in, what its function compares before it runs."""
     functions = [i for i, node in enumerate(outer) if isinstance(node, _FUNCTIONS)]
-    return outer[functions[-1] if functions else 0 :]
+    for node in outer[functions[-1] if functions else 0 :]:
+        if isinstance(node, ast.If):
+            yield from (n for n in ast.walk(node.test) if isinstance(n, ast.Compare))
 
 
 @functools.lru_cache(maxsize=256)
@@ -109,17 +108,10 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
 
 def _is_guarded(outer: list[ast.AST], names: frozenset[str]) -> bool:
     """Whether it happens only for a new key, or as long as something is small."""
-    for node in _within_function(outer):
-        if isinstance(node, ast.If) and any(
-            _asks(test, names) for test in ast.walk(node.test)
-        ):
-            return True
-    return False
+    return any(_asks(test, names) for test in _guards(outer))
 
 
-def _asks(test: ast.AST, names: frozenset[str]) -> bool:
-    if not isinstance(test, ast.Compare):
-        return False
+def _asks(test: ast.Compare, names: frozenset[str]) -> bool:
     sides = [test.left, *test.comparators]
     if any(isinstance(op, (ast.In, ast.NotIn)) for op in test.ops):
         return any(last_name(side) in names for side in sides)
