@@ -271,6 +271,21 @@ static void free_memory_on_its_pages_goes_along(void)
     check_sound();
 }
 
+static void a_block_evicted_takes_free_host_pages(void)
+{
+    start(CARD, 64 * MIB);
+    oomph_stream_t stream = new_stream();
+    oomph_addr_t first = take(16 * MIB, stream), second = take(16 * MIB, NULL);
+    mark(second, 16 * MIB, 5);
+    evict(first);
+    CHECK(oomph_sim_launch(stream, first, 16 * MIB, 1, 1000000) == CUDA_SUCCESS);
+    give(first); // its work has not finished: the move waits for the device anyway
+    evict(second);
+    CHECK(stats_of(0).tier_bytes[OOMPH_TIER_HOST] == 16 * MIB);
+    CHECK(is_marked(second, 16 * MIB, 5));
+    check_sound();
+}
+
 static void a_block_promoted_takes_free_pages_of_other_streams(void)
 {
     start(CARD, 64 * MIB);
@@ -567,6 +582,7 @@ int main(int argc, char **argv)
         TEST(a_block_of_two_tiers_cannot_be_shared),
         TEST(a_peer_gets_at_blocks_of_two_tiers),
         TEST(free_memory_on_its_pages_goes_along),
+        TEST(a_block_evicted_takes_free_host_pages),
         TEST(a_block_promoted_takes_free_pages_of_other_streams),
         TEST(the_first_that_fit_are_moved),
         TEST(the_reserve_is_left_when_blocks_return),

@@ -169,8 +169,8 @@ size_t oomph_return_host(oomph_device_t *device, size_t bytes)
 /* ---- What steps do without */
 
 enum {
-    OOMPH_HOST_STEPS_MIN = 2, // that are looked at, until that was too few
-    SPARE_DIVISOR = 8,        // part of what they need that is kept beside
+    OOMPH_HOST_STEPS_MIN = 1, // that are looked at, until that was too few
+    SPARE_DIVISOR = 16,       // part of what they need that is kept beside
 };
 
 static size_t most_of(const oomph_host_need_t *need, int64_t step)

@@ -72,6 +72,34 @@ static oomph_status_t check_host_pages(oomph_device_t *device)
                       oomph_host_kind_name(kind));
 }
 
+// Makes as many host pages as are missing beside those that are free once the device
+// has been waited for: they serve first, as making some is slower, and is more memory.
+// Gives up the lock. If it fails, fewer blocks move.
+static void make_missing_host_pages(oomph_device_t *device, size_t want)
+{
+    oomph_pages_t *pages = &device->pages;
+    const size_t *spare = &pages->tiers[OOMPH_TIER_HOST].spare_count;
+    oomph_reach_t reach = {.tier = OOMPH_TIER_HOST};
+    oomph_survey_t idle = oomph_steal_survey(device, &reach);
+
+    want -= oomph_min(want, idle.now + idle.later);
+    if (*spare < want)
+        oomph_ahead_take(&device->ahead, pages, want - *spare);
+    if (oomph_pages_available(pages, OOMPH_TIER_HOST, want, OOMPH_RESERVE_WHOLE) < want)
+        oomph_ahead_recall(&device->ahead, pages);
+    if (*spare < want)
+        oomph_make_host_pages(device, want);
+}
+
+// How many of the pages wanted are at hand: on the host those that exist, as what is
+// free elsewhere comes before new ones.
+static size_t at_hand(oomph_pages_t *pages, oomph_tier_t tier, size_t want)
+{
+    if (tier == OOMPH_TIER_HOST)
+        return oomph_min(want, pages->tiers[tier].spare_count);
+    return oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE);
+}
+
 // Waits for the device, and gives in `room` how many of the pages wanted can be had,
 // those included that are free elsewhere.
 static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_t want,
@@ -79,30 +107,22 @@ static oomph_status_t make_room(oomph_device_t *device, oomph_tier_t tier, size_
 {
     oomph_pages_t *pages = &device->pages;
     oomph_reach_t reach = {.tier = tier};
-    size_t spare = pages->tiers[tier].spare_count;
     bool was_under_pressure = device->under_pressure;
+    bool is_short = at_hand(pages, tier, want) < want;
 
-    if (tier == OOMPH_TIER_HOST && spare < want)
-        oomph_ahead_take(&device->ahead, pages, want - spare);
-    bool is_short =
-        oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE) < want;
-    if (is_short && tier == OOMPH_TIER_HOST &&
-        oomph_ahead_recall(&device->ahead, pages) > 0)
-        is_short = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE) < want;
-    if (tier == OOMPH_TIER_HOST && !is_short && pages->tiers[tier].spare_count < want)
-        oomph_make_host_pages(device, want); // if it fails, the exchange does
     if (is_short)
         oomph_note_pressure(device); // so that after the drain free pages may go
+    if (is_short && tier == OOMPH_TIER_HOST)
+        make_missing_host_pages(device, want);
     oomph_status_t status = oomph_drain(device);
     if (status != OOMPH_OK)
         return status;
     device->stats.swap_drains++;
     oomph_collect(device);
+    size_t have = at_hand(pages, tier, want);
+    if (is_short && have < want)
+        oomph_steal(device, &reach, want - have, NULL);
     *room = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE);
-    if (is_short && *room < want) {
-        oomph_steal(device, &reach, want - *room, NULL);
-        *room = oomph_pages_available(pages, tier, want, OOMPH_RESERVE_WHOLE);
-    }
     device->under_pressure = was_under_pressure;
     return OOMPH_OK;
 }
