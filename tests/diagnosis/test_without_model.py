@@ -99,3 +99,33 @@ def test_what_a_loop_is_given_is_not_less_where_it_takes_fewer_rows():
 
     with torch.no_grad():
         assert "rows at a time" not in predicted(compute, 0.8)
+
+
+@card
+def test_the_results_of_several_batches_joined_are_no_batch():
+    """A smaller batch comes more often, so what is joined is as long."""
+    model = nn.Linear(64, 64, device="cuda").eval()
+
+    @torch.no_grad()
+    def evaluate() -> None:
+        found = [model(torch.ones(512, 64, device="cuda")) for _ in range(16)]
+        features = torch.cat(found)
+        (features @ features.T).argsort(1)[:, :8].clone()
+
+    text = predicted(evaluate, 0.5)
+    assert "8192 ->" not in text
+    assert "batch 512" not in text
+
+
+@card
+def test_what_is_joined_of_one_batch_shrinks_with_it():
+    model = nn.Linear(64, 64, device="cuda").eval()
+
+    @torch.no_grad()
+    def evaluate() -> None:
+        for _ in range(2):
+            crops = [torch.ones(512, 64, device="cuda") for _ in range(8)]
+            features = torch.cat([model(crop) for crop in crops])
+            (features @ features.T).argsort(1)[:, :8].clone()
+
+    assert "batch 512 -> 256" in predicted(evaluate, 0.5)

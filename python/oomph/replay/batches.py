@@ -30,7 +30,8 @@ def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
     First dimensions of what the statements work on: the data loader's, if there is one,
     else what most tensors have; second ones, where time comes first. If nothing is
     there yet, as it was the batch that found no room, of what the step then makes. None
-    whose samples look at each other by index. Whether one is the batch's, a step
+    whose samples look at each other by index, and none that several batches were joined
+    to. Whether one is the batch's, a step
     with less of it shows.
     """
     names = stretch.names()
@@ -38,6 +39,7 @@ def batches(stretch: Stretch, outcome: Outcome) -> list[tuple[int, int]]:
     values += [[*frame.f_locals.values()] for frame in stretch.inner[-CALLS:]]
     times = {*outcome.raw["times"]}
     never = {0, 1} | times | {n for n, count in outcome.raw["gathered"] if n != count}
+    never.update(outcome.raw["collected"])
     if not outcome.raw["called"]:  # what was there is whole, whatever a turn takes
         given = names - stretch.bound_first(0)
         held = [v for n, v in stretch.frame.f_locals.items() if n in given]

@@ -178,6 +178,7 @@ class Replay:
             ``rejoined`` as :class:`Tracker` has them; ``uncounted`` and ``shares`` as
             :class:`Counts` has ``unknown`` and ``shares``; ``gathered``: of what rows
             were taken or written by index, how many it had, and how many were;
+            ``collected`` as :class:`Tracker` has it;
             ``messages``: those that went along the edges of a graph that was there;
             ``squares``: the
             sizes of square matrices; ``called``: how often a module was; ``calls``: of
@@ -320,6 +321,7 @@ class Replay:
             "squares": sorted(squares_of(tracker)),
             "times": sorted(tracker.times),
             "brought": tracker.brought,
+            "collected": sorted(tracker.collected),
             "error": error,
             "lacks_graph": engine.lacks_graph,
             "called": self.calls.count,

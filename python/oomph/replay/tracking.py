@@ -85,6 +85,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         chosen_from: Shapes of which the last dimension was the choice of a loss.
         brought: First sizes of what forward makes of nothing on the device, the first
             first.
+        collected: First sizes of what was joined of the results of several batches.
         cut: As ``Change.batch`` has it.
         times: Lengths of sequences whose time comes before the batch.
         depth: Of the calls of modules.
@@ -108,6 +109,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     rows: set[int] = field(default_factory=set)
     chosen_from: set[tuple[int, ...]] = field(default_factory=set)
     brought: list[int] = field(default_factory=list)
+    collected: set[int] = field(default_factory=set)
     cut: tuple[int, int, int] | None = None
     times: set[int] = field(default_factory=set)
     depth: int = 0
@@ -121,6 +123,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._quick = Quick(self.fakes)
         self.regions = Regions(self.ledger)
         self._joined: list[Cached] = []  # of the call that runs
+        self._brought_at: list[int] = []  # indices of events
         self._again: list[tuple[Piece, int, int]] = []  # what had run joined it, too
         # What was made of real tensors, while these are there, by their identities.
         self._fake_of: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = {}
@@ -191,6 +194,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.multiplies = True
             self.multiplied.update(id(self.ledger.piece_of(tensor)) for tensor in given)
         joins = func in _JOINS
+        if func is _aten.cat.default and self._is_outside():
+            args = self._collected(*args)
         if func is _aten.cat.default and not torch.is_grad_enabled():
             func, args = self._joinable(*args)
         if self.ledger.runs == "forward" and (func in _TAKES or func in _ADDS):
@@ -214,6 +219,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         contents.note(func, *as_given, result)
         if self.cut is not None and self._brings_batch(func, given, result):
             _, wanted, dim = self.cut
+            self._brought_at.append(len(self.ledger.events))
             part = result.narrow(dim, 0, wanted).clone()
             contents.narrow(part, result, dim, wanted)
             return part
@@ -269,11 +275,29 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_more:
             self._joined.append(Cached(piece, new, shape[grown[0]], self.call))
 
+    def _is_outside(self) -> bool:
+        """Whether forward runs, outside all calls of modules."""
+        return not self.depth and self.ledger.runs == "forward"
+
     def _note_brought(self, result: Any) -> None:
-        if self.depth or self.ledger.runs != "forward":
+        if not self._is_outside():
             return
         if isinstance(result, FakeTensor) and result.is_cuda and result.ndim:
             self.brought.append(result.shape[0])
+            self._brought_at.append(len(self.ledger.events))
+
+    def _collected(self, parts: list[torch.Tensor], dim: int = 0) -> tuple[Any, int]:
+        """What joins the results of several batches: of smaller ones there are more."""
+        pieces = [self.ledger.piece_of(part) for part in parts]
+        begins = [piece.begin for piece in pieces if piece is not None]
+        if dim or not begins or not parts[0].ndim:
+            return parts, dim
+        if any(min(begins) < at < max(begins) for at in self._brought_at):
+            self.collected.add(sum(part.shape[0] for part in parts))
+            size, wanted, where = self.cut or (1, 1, 0)
+            if where == 0 and parts[0].shape[0] % wanted == 0:
+                parts = list(parts) * (size // wanted)
+        return parts, dim
 
     def _brings_batch(self, func: Any, given: list[torch.Tensor], result: Any) -> bool:
         """Whether an operator gives the first tensor of the device with all rows.
@@ -281,11 +305,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Within calls of modules none does. A part of what was there may have them along
         the second dimension as the whole does.
         """
-        if (
-            self.depth
-            or self.ledger.runs != "forward"
-            or not isinstance(result, FakeTensor)
-        ):
+        if not self._is_outside() or not isinstance(result, FakeTensor):
             return False
         assert self.cut is not None
         size, wanted, dim = self.cut
