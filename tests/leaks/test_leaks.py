@@ -490,6 +490,33 @@ def test_a_list_that_the_code_empties_is_never_called_a_leak():
             assert all(f.certainty == "grows, may be bounded" for f in watched.findings)
 
 
+@pytest.mark.parametrize("full_at", [30, 45, 60])
+@simulated
+def test_what_has_been_full_for_long_is_not_told_at_the_end(full_at):
+    """Between two looks, the later the further apart, memory as a whole shows it."""
+    loop, kept = Loop(), []
+    with watch() as watched:
+        for step in range(2 * full_at):
+            loop.step()
+            if step < full_at:
+                kept.append(torch.zeros(8192, device="cuda"))
+    assert watched.findings == []
+
+
+@simulated
+def test_what_was_given_back_is_no_finding_until_there_is_more_of_it():
+    loop, kept, told = Loop(), [], []
+    with watch() as watched:
+        for step in range(320):
+            loop.step()
+            kept.append(torch.zeros(8192, device="cuda"))
+            if step % 80 == 79:
+                kept.clear()
+            told.append(bool(watched.findings))
+    assert any(told[:80])
+    assert not any(told[100:])
+
+
 @simulated
 def test_the_traceback_of_the_last_error_is_named():
     import sys
@@ -803,6 +830,31 @@ def test_count_says_at_exit_what_leaks(tmp_path):
     assert result.code == 0
     assert "1. outputs retained at train.py:11, 2.00 MiB per step" in result.said
     assert result.said.count("outputs retained") == 1
+
+
+def test_what_grew_until_the_end_is_certain_though_it_is_gone_by_then(tmp_path):
+    """The function that had it has returned."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import torch
+
+def main():
+    model = torch.nn.Linear(64, 64, device="cuda")
+    optimizer, kept = torch.optim.SGD(model.parameters(), lr=0.1), {}
+    for step in range(60):
+        x = torch.ones(2048, 64, device="cuda")
+        kept[step] = x
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+main()
+"""
+    )
+    conf = "--simulate", "1GiB,context=0", "--set", "leaks:count"
+    result = oomph("run", *conf, script, cwd=tmp_path)
+    assert "leaks found in 60 steps:\n1. outputs retained at train.py:9" in result.said
 
 
 def test_report_says_it_once_it_is_found_too(tmp_path):

@@ -213,6 +213,17 @@ def tables_of_objects():
     return add
 
 
+def lines_of_a_table():
+    """An array of objects that was as long from the beginning."""
+    rows = numpy.empty((1000, 2), dtype=object)
+
+    def add(step):
+        rows[step, 0] = numpy.zeros(3)
+        rows[step, 1] = block()  # keeps
+
+    return add
+
+
 def joined_by_a_library():
     """A library's object joins what it is given with what it has."""
     from transformers import DynamicCache
@@ -675,6 +686,7 @@ LEAKS = {
     "bounded_cache": 160,
     "parameter_groups": 12,
     "tables_of_objects": 12,
+    "lines_of_a_table": 40,
     "joined_by_a_library": 20,
     "lagging_branch": 12,
     "many_lines": 20,
@@ -718,6 +730,40 @@ def watched(program: str, steps: int, every: int = 1) -> list[Any]:
         if alive is not None and type(alive[0]).__module__ == __name__:
             finalizer.detach()
     return [*reported, *watch.findings]
+
+
+def rows():
+    """Each keeps its whole batch."""
+    kept: dict[int, Any] = {}
+
+    def add(step):
+        kept[step] = block()[:16]  # keeps
+
+    return add
+
+
+def two_readers():
+    """One is ahead of the other."""
+    readers = itertools.tee(block() for _ in itertools.count())
+
+    def read(step):
+        next(readers[0])  # keeps
+
+    return read
+
+
+ADVICE = {
+    "parameter_groups": "make it once",
+    "rows": "a view that keeps all 512.00 KiB",
+    "two_readers": "itertools.tee()",
+    "linked": "let go of what is no longer used",
+}
+
+
+@pytest.mark.parametrize("program", ADVICE)
+@simulated
+def test_the_advice_fits_what_is_kept(program):
+    assert ADVICE[program] in watched(program, 66)[-1].text
 
 
 @pytest.mark.parametrize("program", LEAKS)

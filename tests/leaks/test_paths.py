@@ -118,6 +118,18 @@ def test_arrays_of_objects_hold_what_the_collector_does_not_know_of():
     assert way(targets[0], [array[1:, ::2]]) is None  # its base is not looked into
 
 
+@pytest.mark.parametrize("put", [lambda a: {"table": a}, lambda a: ("table", a)])
+def test_what_holds_nothing_but_arrays_is_no_less_a_holder(put):
+    """The collector takes a dict or tuple of arrays for one that holds nothing."""
+    target = Held()
+    array = numpy.empty((3, 4), dtype=object)
+    array[1, 1] = target
+    roots = [put(array)]
+    gc.collect()
+    assert not gc.is_tracked(roots[0])
+    assert is_same(way(target, roots), target, array, roots[0], roots)
+
+
 def test_what_the_collector_has_set_aside_is_passed():
     target = Held()
     holder = [[target]]

@@ -69,10 +69,30 @@ static bool is_array(const oomph_reach_t *reach, PyObject *object)
     return reach->arrays != NULL && PyObject_TypeCheck(object, reach->arrays);
 }
 
+// Whether a tuple or dict that the collector does not track has arrays: it takes these
+// for things that hold nothing.
+static bool has_array(const oomph_reach_t *reach, PyObject *object)
+{
+    Py_ssize_t place = 0;
+    PyObject *value;
+
+    if (PyTuple_Check(object)) {
+        for (Py_ssize_t i = 0; i < PyTuple_Size(object); i++)
+            if (is_array(reach, PyTuple_GetItem(object, i)))
+                return true;
+    } else if (PyDict_Check(object)) {
+        while (PyDict_Next(object, &place, NULL, &value))
+            if (is_array(reach, value))
+                return true;
+    }
+    return false;
+}
+
 // Whether it may hold anything that the collector knows.
 static bool may_hold(const oomph_reach_t *reach, PyObject *object)
 {
-    return PyObject_GC_IsTracked(object) || is_array(reach, object);
+    return PyObject_GC_IsTracked(object) || is_array(reach, object) ||
+           (reach->arrays != NULL && has_array(reach, object));
 }
 
 // Notes an object that was not met before; not 0 with an exception, or if there are too

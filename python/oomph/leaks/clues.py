@@ -8,21 +8,30 @@ then a line of source is looked up at most.
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 from dataclasses import replace
-from itertools import takewhile
 from traceback import walk_tb
 
 import torch
 
+from oomph.base.sizes import format_size
 from oomph.holders.chain import Chain, Hop
 from oomph.holders.frames import LAST_ERROR
 from oomph.holders.lines import Line, line_of, line_of_code
 from oomph.holders.search import are_in
 from oomph.leaks.lines import source
+from oomph.leaks.lines.allocated import storage_of
 from oomph.memory.sites import is_user
 
+_VIEW_OF = 2  # times as many bytes at least, or what a view keeps is no news
 _METRIC = ("update", "reset")  # what metrics of all libraries have
+_KEEPING: dict[type, str] = {  # iterators that keep what they have given
+    itertools.cycle: "itertools.cycle() keeps all that it gave in its first round: "
+    "begin again with a new iterator instead",
+    itertools._tee_dataobject: "itertools.tee() keeps what one of its iterators has "  # type: ignore[attr-defined]
+    "given and another has yet to give: read them together",
+}
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 
 
@@ -30,7 +39,7 @@ def that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
     """Of the chains to some tensors the one whose holder has most of them.
 
     The shortest chain to most may lead to something that has a part of what another
-    holds, such as its last entries.
+    holds, such as its last entries. If as many have no holder, one may be on its way.
     """
     texts = [chain.text for chain in chains]
     held = {text: texts.count(text) for text in texts}
@@ -39,12 +48,15 @@ def that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
         apart = zip(
             *(reversed(chain.things) for chain in by_text.values()), strict=False
         )
-        shared = len(list(takewhile(lambda same: len(set(map(id, same))) == 1, apart)))
+        shared = len(
+            list(itertools.takewhile(lambda same: len(set(map(id, same))) == 1, apart))
+        )
         for text, chain in by_text.items():
             if shared < len(chain.things):
                 holder = chain.things[-1 - shared]
                 held[text] = max(held[text], sum(are_in(holder, tensors, [tensors])))
-    return chains[texts.index(max(texts, key=held.__getitem__))]
+    most = max(texts, key=lambda text: (held[text], text in by_text))
+    return chains[texts.index(most)]
 
 
 def limits_itself(chain: Chain) -> bool:
@@ -60,8 +72,13 @@ def limits_itself(chain: Chain) -> bool:
     return False
 
 
-def advice(chain: Chain) -> str:
-    """What to do, as far as a holder on the way tells; "": none does."""
+def advice(tensor: torch.Tensor, chain: Chain) -> str:
+    """What to do, as far as the tensor or a holder on the way tells; "": none does."""
+    if any(isinstance(thing, torch.nn.Parameter) for thing in (tensor, *chain.things)):
+        return (
+            "make it once, or let go of it when it is no longer used: it may also be "
+            "in a module, and in param_groups and state of an optimizer"
+        )
     for thing in chain.things[1:]:
         kind = type(thing)
         if issubclass(kind, torch.autograd.function.FunctionCtx):
@@ -74,6 +91,15 @@ def advice(chain: Chain) -> str:
                 f"call .reset() of the {kind.__name__} once its value has been read, "
                 "such as after each epoch: it keeps what it is given until then"
             )
+        kept = next((text for k, text in _KEEPING.items() if issubclass(kind, k)), "")
+        if kept:
+            return kept
+    storage = storage_of(tensor)
+    if storage is not None and _VIEW_OF * tensor.nbytes <= storage.nbytes():
+        return (
+            f"each is a view that keeps all {format_size(storage.nbytes())} of its "
+            "base: keep a .clone() of what you need, or .detach().cpu()"
+        )
     return ""
 
 

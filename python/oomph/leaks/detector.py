@@ -21,7 +21,7 @@ from oomph import _torch
 from oomph.holders.lines import Line
 from oomph.leaks import verdicts
 from oomph.leaks.findings import Finding
-from oomph.leaks.growth import Counts, Growth, counts
+from oomph.leaks.growth import Counts, Growth, counts, is_quiet
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
 from oomph.leaks.lines.following import LINES_MAX, Follower, Watched
@@ -36,6 +36,7 @@ _REJUDGED = 2  # times as many scans until a kind is judged again that showed no
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
 _UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
+_LEVELS = 512  # rounds whose memory is known
 _FOLLOWED = 16  # rounds in which the line is searched
 
 
@@ -57,6 +58,7 @@ class Detector:
         self._certain_rounds = certain_rounds
         self._created = created
         self._growth = Growth()
+        self._levels: deque[Counts] = deque(maxlen=_LEVELS)
         self._starts: deque[int] = deque([events.next_node()], maxlen=3)
         self._suspects: list[Suspect] = []
         self._kinds: dict[Hashable, int] = {}  # the numbers of kinds of tensors
@@ -97,6 +99,7 @@ class Detector:
         self.rounds += 1
         self._end_following()
         now = counts()
+        self._levels.append(now)
         period = self._growth.add(now)
         is_late = period is not None and self._next - self.rounds > 4 * period
         if period is not None and is_late and not self._has_live():
@@ -322,6 +325,7 @@ class Detector:
             (frozenset(suspect.kinds) or suspect, finding)
             for suspect in self._suspects
             if (finding := suspect.finding_now(self._certain_rounds, at_end))
+            and not self._has_come_to_rest(suspect)
         ]
         return self._explained(told_once(found))
 
@@ -330,7 +334,18 @@ class Detector:
         rounds = self._inventory.rounds
         if not rounds or self.rounds - rounds[-1] <= 2:
             return True
-        return self._has_grown(counts())
+        return self._has_grown(self._levels[-1])
+
+    def _has_come_to_rest(self, suspect: Suspect) -> bool:
+        """Whether no memory has grown for so long that this would show.
+
+        A graph gets longer whether or not its nodes keep any.
+        """
+        rounds = max(suspect.quiet_rounds(), 3 * (self._period or 0))
+        known = len(self._levels)
+        if suspect.is_chain or known < rounds:
+            return False
+        return is_quiet([*self._levels][known - rounds :])
 
     def _explained(self, found: list[Finding]) -> list[Finding]:
         """Adds the lines that allocate what grows, and what only a graph keeps."""

@@ -13,7 +13,8 @@ LEAKS = "leaks"
 BOUNDED = "grows, may be bounded"
 
 ADVICE = {
-    "outputs retained": "keep only what you need: .detach().cpu(), or a number",
+    "outputs retained": "let go of what is no longer used, or keep less of it: "
+    ".detach().cpu(), or a number",
     "loss kept": "keep only its value: loss.item(), or loss.detach()",
     "zero_grad missing": "call optimizer.zero_grad() once per step: each step adds its "
     "gradients to those of all earlier steps",

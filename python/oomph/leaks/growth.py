@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class _Window:
         self.counts.append(now)
         if len(self.counts) < self.period:
             return False
-        self.ended.append(Counts(*map(min, zip(*self.counts, strict=True))))
+        self.ended.append(_least(self.counts))
         self.counts.clear()
         if self.rest > 0:
             self.rest -= 1
@@ -71,6 +72,21 @@ class Growth:
         window = next(w for w in self._windows if w.period == period)
         window.misled += 1
         window.rest = _REST << min(window.misled, 10)
+
+
+def is_quiet(levels: Sequence[Counts]) -> bool:
+    """Whether neither blocks nor bytes have grown, at their least.
+
+    Args:
+        levels: Of rounds, of which the later half is compared with the earlier.
+    """
+    half = len(levels) // 2
+    early, late = (_least(part) for part in (levels[:half], levels[half:]))
+    return late.blocks <= early.blocks and late.size_bytes <= early.size_bytes
+
+
+def _least(levels: Iterable[Counts]) -> Counts:
+    return Counts(*map(min, zip(*levels, strict=True)))
 
 
 def counts() -> Counts:

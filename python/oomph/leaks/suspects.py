@@ -28,6 +28,10 @@ _APART_MIN = 2  # rounds without growth that say nothing
 _ENOUGH_ROUNDS = 16  # if the watch ends, and it has grown until then
 _DOUBTED_ROUNDS = 24  # where the code speaks for a bound: not reported before
 _MEMBERS_MAX = 64  # of which it is seen whether they are given back
+_QUIET_ROUNDS = 8  # without growth of any memory, at least, until it has ended
+_QUIET_SHARE = 6  # part of the rounds in which it grew: as many as that
+_EXPECTED = 3  # tensors that would have come in these
+_TEETH = 2  # what was given back, times this: until there is more it says nothing
 _SOME = 3  # of what it holds, of which most show where it is
 _LIMITED_ROUNDS = 64  # where the holder has one: the same
 
@@ -93,6 +97,7 @@ class Suspect:
     _place: Hashable = None  # by which the line was found
     _was_filled: bool = False  # that is a container, which was seen to grow
     _stayed: list[_Stayed] = field(default_factory=list)  # at each scan
+    _tooth: int = 0  # tensors it had beside what was there before it gave most back
 
     @property
     def is_live(self) -> bool:
@@ -132,6 +137,7 @@ class Suspect:
         if inventory.scans > 1:  # else it knows of nothing that stayed
             until = inventory.rounds[-2]
             self._stayed.append(_Stayed(until, *inventory.stayed(self.kinds)))
+            self._note_teeth()
         self.note(grew, now, until)
         self.rests = inventory.rests(self.kinds)
         return grew
@@ -178,6 +184,27 @@ class Suspect:
         early = (middle.number - first.number) / (middle.since - first.since)
         late = (last.number - middle.number) / (last.since - middle.since)
         return late < SLOWS * early
+
+    def _note_teeth(self) -> None:
+        """What gives most of it back, now and then, is full again before it grows."""
+        numbers = [each.number for each in self._stayed]
+        high, least = max(numbers) - min(numbers), min(numbers)
+        if 2 * (numbers[-1] - least) <= high:
+            self._tooth = high
+
+    def _is_within_teeth(self) -> bool:
+        if self._tooth == 0:
+            return False
+        numbers = [each.number for each in self._stayed]
+        return numbers[-1] - min(numbers) <= _TEETH * self._tooth
+
+    def quiet_rounds(self) -> int:
+        """After so many rounds in which no memory has grown it has ended to grow."""
+        rounds = self.seen - self.began
+        came = self._came() if self.kinds else rounds
+        expected = _EXPECTED * rounds // max(1, came)
+        share = _QUIET_SHARE if self.kinds else _QUIET_SHARE // 2
+        return max(_QUIET_ROUNDS, rounds // share, expected)
 
     def _came(self) -> int:
         """How many tensors came and stayed: of few in many rounds a bound is far."""
@@ -302,7 +329,7 @@ class Suspect:
             at_end: The watch ends, and it has grown until then.
         """
         unseen = self.site != 0 and self._place is None  # whether it keeps the old
-        if self.ended or self.dismissed or self.is_searched:
+        if self.ended or self.dismissed or self.is_searched or self._is_within_teeth():
             return None
         if self.confirmed < (_ENOUGH_SCANS if unseen else 2):
             return None

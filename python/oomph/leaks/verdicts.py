@@ -145,7 +145,7 @@ class Judge:
             count=group.count,
             held_by=chain.text if chain.hops else None,
             allocated_at=allocated_at(tensor),
-            advice=clues.advice(chain),
+            advice=clues.advice(tensor, chain),
             **described(tensor),
         )
         suspect = Suspect(

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import sys
 import types
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,12 +56,14 @@ class Slot:
         name: The name under which the program knows it; "": it has none.
         in_place: Whether a tensor whose values were changed in place has changed the
             slot; one that got longer has.
+        held: The type of what was found in a container that does not say its items.
     """
 
     holder: Any
     key: Any = None
     name: str = ""
     in_place: bool = True
+    held: type | None = None
 
     @property
     def is_container(self) -> bool:
@@ -79,7 +82,7 @@ class Slot:
         if self.key is None:
             return _length(self.holder)
         if self.key is _REFERENTS:
-            return len(gc.get_referents(self.holder))
+            return sum(type(item) is self.held for item in _referents(self.holder))
         value = self._value()
         if not isinstance(value, torch.Tensor):
             return id(value), 0, 0
@@ -172,8 +175,18 @@ def containers(chain: Chain) -> list[Slot]:
         ):
             found.append(Slot(thing, name=_name_beyond(chain, place)))
         elif _is_closed(thing) and not _is_read_by_loop(chain, place):
-            found.append(Slot(thing, _REFERENTS, _name_beyond(chain, place)))
+            held = type(chain.things[place - 1])
+            name = _name_beyond(chain, place)
+            found.append(Slot(thing, _REFERENTS, name, held=held))
     return found
+
+
+def _referents(thing: Any) -> Iterable[Any]:
+    """What it refers to; the collector knows of no array's items."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(thing, numpy.ndarray):
+        return thing.flat if thing.dtype == object else ()
+    return gc.get_referents(thing)
 
 
 def _is_read_by_loop(chain: Chain, place: int) -> bool:
