@@ -315,6 +315,26 @@ def test_the_ranks_of_torchrun_see_the_card(tmp_path):
     assert said == [f"cuda:0 {GIB}", f"cuda:1 {GIB}"]
 
 
+def test_operators_run_at_exit(tmp_path):
+    """A log that is flushed then may print a tensor."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import torch
+x = torch.ones(512, 64, device="cuda")
+import logging.handlers
+target = logging.StreamHandler()
+logger = logging.getLogger("late")
+logger.addHandler(logging.handlers.MemoryHandler(1000, target=target))
+logger.warning("x is %s", x)
+"""
+    )
+    result = oomph("run", "--simulate", "1GiB,context=0", script)
+    assert result.code == 0
+    assert "x is tensor(" in result.err
+    assert "Error" not in result.err
+
+
 def test_triton_finds_the_driver(tmp_path):
     script = tmp_path / "compiled.py"
     script.write_text(

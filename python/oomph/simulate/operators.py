@@ -23,6 +23,7 @@ import functools
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -290,8 +291,16 @@ def install(driver: ctypes.CDLL) -> None:
             _library.impl(  # type: ignore[no-untyped-call]
                 name, kernel, key, with_keyset=True, allow_override=True
             )
+    _keep_to_the_end(_library)
     torch.distributions.Distribution.set_default_validate_args(False)
     torch.istft = _comparing_with_a_fault(torch.istft)  # windows that do not overlap
+
+
+def _keep_to_the_end(library: Any) -> None:
+    """Its kernels outlast what runs at exit, such as a log that prints a tensor."""
+    for finalizer, info in [*weakref.finalize._registry.items()]:  # type: ignore[attr-defined]
+        if info.weakref() is library:
+            finalizer.atexit = False
 
 
 def _comparing_with_a_fault(native: Any) -> Callable[..., Any]:
