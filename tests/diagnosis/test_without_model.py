@@ -129,3 +129,35 @@ def test_what_is_joined_of_one_batch_shrinks_with_it():
             (features @ features.T).argsort(1)[:, :8].clone()
 
     assert "batch 512 -> 256" in predicted(evaluate, 0.5)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])  # no state, half of it, all of it
+def test_states_that_go_to_the_cpu_with_the_error_count_once(share, tmp_path):
+    """As Lightning moves them, before anybody reads the error."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch
+
+def move(states):
+    for state in states.values():
+        state.update({name: value.cpu() for name, value in state.items()})
+
+model = torch.nn.Linear(8192, 2048, bias=False).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+try:
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(8, 8192, device="cuda")).sum().backward()
+        optimizer.step()
+except torch.OutOfMemoryError as error:
+    move(optimizer.state)
+    print(error)
+print(torch.cuda.max_memory_allocated())
+"""
+    )
+    card = "1GiB,context=0"
+    true = int(execute(sys.executable, program, card=card).out)
+    conf = f"offload:off,reserve:0,error:full,device_limit:{int(share * true)}"
+    text = execute(sys.executable, program, card=card, conf=conf).out
+    assert step_bytes(text) == pytest.approx(true, rel=0.01)

@@ -16,7 +16,7 @@ atexit.register(lambda: print("PEAK", torch.cuda.max_memory_allocated()))
 TASKS = int(os.environ.get("BATCH", 4))
 INNER = int(os.environ.get("INNER", 5))
 FIRST_ORDER = os.environ.get("FIRST_ORDER") == "1"
-CHECKPOINT = os.environ.get("CHECKPOINT") == "1"
+CHECKPOINT = bool(os.environ.get("CHECKPOINT"))
 AUTOCAST = os.environ.get("AUTOCAST") == "1"
 WAYS, SHOTS, QUERIES, INNER_LR = 5, 5, 15, 0.01
 device = torch.device("cuda")

@@ -36,7 +36,7 @@ class Encoder(nn.Module):
     def forward(self, feats):
         x = self.embed(feats.transpose(1, 2)).transpose(1, 2)
         for layer in self.layers:
-            if os.environ.get("CHECKPOINT") == "1":
+            if os.environ.get("CHECKPOINT"):
                 x = checkpoint(layer, x, use_reentrant=False)
             else:
                 x = layer(x)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 atexit.register(lambda: print("PEAK", torch.cuda.max_memory_allocated()))
-ON = {k: os.environ.get(k, "0") == "1" for k in ("NO_GRAD", "SDPA", "CHECKPOINT", "AUTOCAST", "FUSED")}
+ON = {k: os.environ.get(k, "0") != "0" for k in ("NO_GRAD", "SDPA", "CHECKPOINT", "AUTOCAST", "FUSED")}
 BATCH = int(os.environ.get("BATCH", 8))
 
 

@@ -8,7 +8,7 @@ the objects that Python's collector knows.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,44 @@ from oomph.replay.statements import Stretch, take_variables
 from oomph.replay.tracking import Tracker
 
 
-def drop_half_made(optimizers: list[Any]) -> None:
+def _moved(optimizers: list[Any]) -> Iterator[tuple[dict[str, Any], str, torch.device]]:
+    """States on the CPU whose parameters are not: no optimizer of PyTorch's has any.
+
+    Lightning moves them with an error on its way. Gives the dict, the name, and where
+    the parameter is.
+    """
+    for states in {id(o.state): o.state for o in optimizers}.values():
+        for parameter, state in states.items():
+            size = getattr(parameter, "is_cuda", False) and parameter.numel()
+            for name, value in list(state.items()) if size > 1 else ():
+                is_on_cpu = (
+                    isinstance(value, torch.Tensor) and value.device.type == "cpu"
+                )
+                if is_on_cpu and value.numel() == size:
+                    yield state, name, parameter.device
+
+
+def moved_bytes(objects: list[Any]) -> int:
+    """Bytes of optimizers' states that were moved to the CPU since the step failed."""
+    optimizers = [o for o in objects if issubclass(type(o), torch.optim.Optimizer)]
+    return sum(state[name].nbytes for state, name, _ in _moved(optimizers))
+
+
+def bring_back_states(optimizers: list[Any], tracker: Tracker, size_bytes: int) -> None:
+    """States that were moved to the CPU are on the device again.
+
+    Args:
+        optimizers: That have them.
+        tracker: Counts what is made.
+        size_bytes: Of those that count as there, though they were moved.
+    """
+    tracker.ledger.change(-max(0, size_bytes))
+    with tracker.fakes, tracker:
+        for state, name, device in _moved(optimizers):
+            state[name] = torch.empty_like(state[name], device=device)
+
+
+def _drop_half_made(optimizers: list[Any]) -> None:
     """Optimizers make their state where there is none; the last may be half made.
 
     Some have all of it from the begin: one that has as much as others stays.
@@ -44,7 +81,7 @@ def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [t.grad for t in tensors if t.is_leaf and t.grad is not None]
 
 
-def drop_gradients(objects: list[Any]) -> None:
+def _drop_gradients(objects: list[Any]) -> None:
     """Frees the gradients that a failed iteration made: its begin did not have them.
 
     Those that an iteration leaves to the next one are there as that begins.
@@ -54,10 +91,20 @@ def drop_gradients(objects: list[Any]) -> None:
             tensor.grad = None
 
 
-def forget_scaling(objects: list[Any]) -> None:
+def _forget_scaling(objects: list[Any]) -> None:
     """Has gradient scalers take each optimizer for one that is not in a step yet."""
     for scaler in (o for o in objects if issubclass(type(o), GradScaler)):
         scaler._per_optimizer_states.clear()
+
+
+def undo_backward(
+    objects: list[Any], optimizers: list[Any], drops_gradients: bool
+) -> None:
+    """A step that ended in backward, or in an optimizer's, can begin once more."""
+    _drop_half_made(optimizers)
+    _forget_scaling(objects)
+    if drops_gradients:
+        _drop_gradients(objects)
 
 
 def undo_joins(

@@ -25,13 +25,13 @@ from oomph.forked.child import used_s
 from oomph.forked.nowhere import write_nowhere
 from oomph.replay.again import compiled
 from oomph.replay.begin import (
-    drop_gradients,
-    drop_half_made,
+    bring_back_states,
     expect_converted,
-    forget_scaling,
     let_go_of_graphs,
+    moved_bytes,
     sizes_of,
     take_names,
+    undo_backward,
     undo_joins,
     watch_real,
     without_ranks,
@@ -116,6 +116,7 @@ class Replay:
         self.is_silent, self.seconds = is_silent, seconds
         self.stretch, self.first, self.iterations = stretch, first, iterations
         before = sizes_of(gc.get_objects(), device)
+        moved = moved_bytes(gc.get_objects())
         self.names = take_names(stretch, first, gone)
         self._leaps: list[dict[str, int]] | None = None  # iterations to come
         if trains and in_forward and first == 0:
@@ -143,17 +144,16 @@ class Replay:
         self.kept = self.ledger.now_bytes  # nothing else has been counted
         now = sizes_of(objects, device).keys()
         self.there = sorted(now)
-        self.ledger.change(-sum(before[a] for a in before.keys() - now - gone.keys()))
+        let_go = sum(before[a] for a in before.keys() - now - gone.keys())
+        self.ledger.change(-let_go)
         if in_forward:  # else a pass that goes on has them
             freed = _torch.freed_without_cuda()
             in_graphs = sum(gone[a] for a in gone.keys() - now - {*freed})
             self.ledger.change(in_graphs)
             self.kept += in_graphs
         if not in_forward:
-            drop_half_made(self.optimizers)
-            forget_scaling(objects)
-            if iterations > 1:
-                drop_gradients(objects)
+            bring_back_states(self.optimizers, self.tracker, moved - let_go)
+            undo_backward(objects, self.optimizers, drops_gradients=iterations > 1)
         del objects
         gc.freeze()  # what is there need not be looked at again
         hooks = nn.modules.module
