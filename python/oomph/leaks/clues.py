@@ -39,7 +39,7 @@ def that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
     """Of the chains to some tensors the one whose holder has most of them.
 
     The shortest chain to most may lead to something that has a part of what another
-    holds, such as its last entries. If as many have no holder, one may be on its way.
+    holds, such as its last entries.
     """
     texts = [chain.text for chain in chains]
     held = {text: texts.count(text) for text in texts}
@@ -55,8 +55,7 @@ def that_holds_most(chains: list[Chain], tensors: list[torch.Tensor]) -> Chain:
             if shared < len(chain.things):
                 holder = chain.things[-1 - shared]
                 held[text] = max(held[text], sum(are_in(holder, tensors, [tensors])))
-    most = max(texts, key=lambda text: (held[text], text in by_text))
-    return chains[texts.index(most)]
+    return chains[texts.index(max(texts, key=held.__getitem__))]
 
 
 def limits_itself(chain: Chain) -> bool:
