@@ -594,7 +594,7 @@ def test_halves_are_tried_where_nothing_is_trained():
 
 def test_what_fits_but_for_a_little_that_no_tensor_shows_is_not_known_to():
     plain = Outcome(0, "forward", 0, {})
-    known = forecast.Forecast(plain, 0, 1000 * MIB, 1000 * MIB, 0, None)
+    known = forecast.Forecast(plain, 0, 1000 * MIB, 1000 * MIB, 0, 0, None)
     peaks = [forecast.Span(size * MIB, size * MIB) for size in (990, 998, 1001)]
     assert [known.fits(peak) for peak in peaks] == [True, None, False]
 

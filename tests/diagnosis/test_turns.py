@@ -11,6 +11,7 @@ import torch
 from forecasts import peak_bytes, text_within
 from oomph.base.sizes import parse_size
 from oomph.diagnosis import forecast
+from oomph.diagnosis.wording import brief
 from oomph.replay.statements import stack_of, stretches
 from oomph.replay.turns import turns
 from support import MIB, Simulated
@@ -116,3 +117,62 @@ def test_all_iterations_of_a_loop_that_grows_are_foreseen(fraction, is_enough):
     assert needed == pytest.approx(true, rel=0.02), (needed / MIB, true / MIB, text)
     first = next(r for r in oomph.last_oom().remedies if r.action.startswith(".cpu()"))
     assert first.enough is is_enough
+
+
+@card
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.8])
+def test_what_a_loop_joins_is_foreseen_with_what_each_remedy_comes_to(fraction):
+    """The longer one is there beside the shorter, and smaller batches join as much."""
+    import oomph
+
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.GELU()).cuda().eval()
+    batches = [torch.ones(8192, 1024)] * 32
+
+    def evaluate() -> None:
+        kept = None
+        with torch.no_grad():
+            for x in batches:
+                out = net(x.cuda())
+                kept = out if kept is None else torch.cat([kept, out])
+
+    true = peak_bytes(evaluate)
+    text = text_within(fraction * true, evaluate)
+    found = re.search(r"adds 32.00 MiB; all 32 iterations need about (\S+ GiB)", text)
+    assert found, text
+    needed = parse_size(found[1].replace(" ", ""))
+    assert needed == pytest.approx(true, rel=0.03), (needed / MIB, true / MIB, text)
+    remedies = oomph.last_oom().remedies
+    assert remedies[0].enough
+    assert "(not enough alone)" in text
+    assert len(brief(oomph.last_oom())) <= 11
+    for remedy in remedies:
+        if remedy.action.startswith(".cpu()"):
+            assert remedy.enough
+        if remedy.action.startswith("batch"):
+            assert remedy.enough is False
+
+
+@card
+def test_steps_that_grow_are_said_to_need_more_later():
+    """A buffer that fills with each step: no remedy is known to be enough."""
+    import oomph
+
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.GELU()).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    buffer: list[torch.Tensor] = []
+
+    def learn() -> None:
+        x = torch.stack(buffer[-4:]).flatten(0, 1)
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    def train() -> None:
+        buffer.clear()
+        for _ in range(60):
+            buffer.append(torch.ones(2048, 1024, device="cuda"))
+            learn()
+
+    text = text_within(0.6 * peak_bytes(train), train)
+    assert "Each of the last steps left 8.00 MiB more than the one before" in str(text)
+    assert not any(remedy.enough for remedy in oomph.last_oom().remedies)

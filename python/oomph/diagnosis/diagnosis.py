@@ -99,6 +99,8 @@ class Request:
         step_missing_bytes: Of ``step_bytes``, those that there is no room for.
         step_grows_bytes: What each iteration of the loop leaves behind.
         step_turns: How many iterations the loop has, where they grow; 0: unknown.
+        step_growth_bytes: By how much each of the last steps left more allocated than
+            the one before; 0: not all did.
         step_all_bytes: What all of them come to; 0: unknown.
         step_phase: When that peak is: "forward", "backward" or "optimizer".
         step_modules: Those of libraries whose own calls save most for backward in such
@@ -123,6 +125,7 @@ class Request:
     step_phase: str = ""
     step_grows_bytes: int = 0
     step_turns: int = 0
+    step_growth_bytes: int = 0
     step_all_bytes: int = 0
     step_modules: list[Saver] = dataclasses.field(default_factory=list)
 

@@ -19,6 +19,7 @@ from oomph import _C
 from oomph.base.log import logger
 from oomph.diagnosis.categories import PASSING, BlockList, Breakdown, Category
 from oomph.memory import host, sites
+from oomph.steps import levels
 
 if TYPE_CHECKING:
     from oomph.replay.change import Change
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SECONDS = 120.0  # of the CPU, for one error
 SECONDS_IN_ALL = 360.0  # for all of a process: a loop that tries again goes on
+JOINED = 2.02  # iterations' growth, with what differs: so much two have joined
 SPARE = 0.005  # of the room, left for what no tensor shows
 
 _spent_s = 0.0
@@ -63,6 +65,8 @@ class Forecast:
         asked_bytes: What it had, and asked for, as it ran out of memory: it comes to no
             less.
         inputs_bytes: Of what was brought to the device, such as an iteration leaves.
+        step_growth_bytes: By how much each of the last steps left more than the one
+            before; 0: not all did.
     """
 
     outcome: Outcome
@@ -70,6 +74,7 @@ class Forecast:
     room_bytes: int
     asked_bytes: int
     inputs_bytes: int
+    step_growth_bytes: int
     search: Search = field(repr=False)
     _known: dict[str, Outcome | None] = field(default_factory=dict, repr=False)
 
@@ -125,8 +130,10 @@ class Forecast:
         grows, count = self.outcome.grows_bytes, turns(self.search.stretch)
         if not (grows and count) or self.outcome.raw["cache"] or self.outcome.is_part:
             return 0, 0
-        before = (count - 1) * grows - self.collected_bytes
-        return count, self.next.most + max(0, before)
+        to_come = max(0, (count - 1) * grows - self.collected_bytes)
+        first, second, *_ = self.outcome.raw["peaks"]
+        # What is joined is there twice as it gets longer.
+        return count, self.next.most + int(to_come * max(1, (second - first) / grows))
 
     @property
     def is_all_tried(self) -> bool:
@@ -142,23 +149,48 @@ class Forecast:
         """What of so many bytes there is no room for."""
         return max(0, size_bytes - self.room_bytes)
 
-    def fits(self, peak: Span, outcome: Outcome | None = None) -> bool | None:
+    @property
+    def wanted_bytes(self) -> int:
+        """The same of all iterations, as far as their number is known."""
+        return self.missing_of(max(self.peak_bytes, self.loop[1]))
+
+    def fits(
+        self, peak: Span, outcome: Outcome | None = None, change: Change | None = None
+    ) -> bool | None:
         """Whether there is room for so much, in each iteration.
 
         Args:
             peak: All that is in use at the peak.
             outcome: Of what was tried; None: of the step as it is.
+            change: That was tried.
 
         Returns:
-            None if it is not known: values decide, iterations grow, a part did not
-            run, or it is a matter of what no tensor shows.
+            None if it is not known: values decide, iterations grow and nobody knows how
+            many there are, steps grow, a part did not run, or it is a matter of what no
+            tensor shows.
         """
+        tried = outcome or self.outcome
+        to_come = self._to_come(tried, change)
+        peak = peak.plus(to_come or 0)
         if peak.least > self.room_bytes:
             return False
-        tried = outcome or self.outcome
-        is_part = tried.is_part or self.outcome.is_part
-        is_open = not self.has_room(peak) or tried.grows_bytes or is_part
-        return None if is_open else True
+        is_part = tried.is_part or self.outcome.is_part or self.step_growth_bytes
+        return None if not self.has_room(peak) or to_come is None or is_part else True
+
+    def _to_come(self, tried: Outcome, change: Change | None) -> int | None:
+        """What iterations that did not run again would add; None: it is not known.
+
+        Of smaller batches there are more: what they leave is as much together.
+        """
+        count, all_bytes = self.loop
+        if not tried.grows_bytes:
+            return 0
+        if not count:
+            return None
+        rest = max(0, all_bytes - self.peak_bytes)
+        if change is not None and change.batch is not None:
+            return rest
+        return int(rest * min(1, tried.grows_bytes / self.outcome.grows_bytes))
 
     def has_room(self, peak: Span) -> bool:
         """Whether there is room for so much, in any case."""
@@ -281,9 +313,14 @@ def predict(
     missing = snapshot["stats"]["oom_missing_bytes"]
     room -= missing + kept
     like, stayed = {*outcome.raw["left"]}, {*outcome.raw["there"]}
-    inputs = ((addr, size) for addr, size, kind in blocks if kind == Category.INPUT)
-    left = sum(size for addr, size in inputs if size in like and addr in stayed)
-    found = Forecast(outcome, base, room, room + missing, left, search)
+    inputs = [s for a, s, kind in blocks if kind == Category.INPUT and a in stayed]
+    joined = JOINED * outcome.grows_bytes
+    left = max(
+        sum(size for size in inputs if size in like),
+        sum(s for s in inputs if any(0 < n - s <= joined for n in like)),
+    )
+    growth = levels.growth_bytes(held.device)
+    found = Forecast(outcome, base, room, room + missing, left, growth, search)
     if found.missing_bytes > 0:
         return found
     # There was too little room, so this is not what ran.

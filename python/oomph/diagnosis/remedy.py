@@ -122,7 +122,7 @@ class Context:
     def wanted_bytes(self) -> int:
         """What is missing: of all that the step will want, where that is predicted."""
         if self.forecast is not None:
-            return self.forecast.missing_bytes
+            return self.forecast.wanted_bytes
         return self.missing_bytes
 
     @property

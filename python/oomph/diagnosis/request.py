@@ -45,6 +45,7 @@ def request_of(snapshot: dict[str, Any], seen: Breakdown, context: Context) -> R
         was_short=not step.is_all_tried if step else snapshot.get("was_short", False),
         step_phase=step.outcome.phase if step else "",
         step_grows_bytes=step.outcome.grows_bytes if step else 0,
+        step_growth_bytes=step.step_growth_bytes if step else 0,
         step_turns=turns,
         step_all_bytes=all_bytes,
         step_modules=[Saver(*each) for each in step.outcome.raw["saved"]]

@@ -187,10 +187,11 @@ def _growing(now: Context, forecast: Forecast) -> Iterator[Remedy]:
         to_cpu = ".detach().cpu()" if now.saves_for_backward else ".cpu()"
         collected = forecast.collected_bytes
         alone = forecast.next.plus(grows - collected)
+        all_bytes = max(forecast.loop[1], forecast.next.most)
         is_whole = not forecast.outcome.is_part and _has_host_room(forecast)
         yield Remedy(
             f"{to_cpu} of what the loop keeps, {format_size(grows)} each iteration",
-            collected,
+            max(collected, all_bytes - alone.most),
             "a copy each iteration",
             True if is_whole and forecast.has_room(alone) else None,
         )

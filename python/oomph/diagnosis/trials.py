@@ -39,7 +39,8 @@ class _Trials:
         if peak is None or peak.most >= self.forecast.peak_bytes:
             return None
         saves = self.forecast.peak_bytes - peak.most
-        enough = self.forecast.fits(peak, self.forecast.outcome_with(change))
+        outcome = self.forecast.outcome_with(change)
+        enough = self.forecast.fits(peak, outcome, change)
         remedy = Remedy(action, saves, cost, enough)
         self.found.append((remedy, change))
         return remedy

@@ -42,14 +42,16 @@ def brief(found: Diagnosis) -> list[str]:
     if request is None:
         return whole(found)
     title, rows = _best(found, BRIEF)
+    step = _step(request)
+    largest = sorted(found.categories, key=lambda total: -total.size_bytes)
     return [
         _failure(request),
-        *_step(request),
+        *step,
         f"GPU {found.device} has {format_size(found.total_bytes)}. When it failed, GPU "
         "memory was held mostly by:",
         *(
             sized(total.size_bytes, total.name + _main_line(found, total))
-            for total in sorted(found.categories, key=lambda t: -t.size_bytes)[:BRIEF]
+            for total in largest[: BRIEF - (len(step) > 1)]
         ),
         title,
         *rows,
@@ -183,6 +185,12 @@ def _step(request: Request | None) -> list[str]:
             needed = format_size(request.step_all_bytes)
             rest = f"all {request.step_turns} iterations need about {needed}"
         lines.append(f"Each iteration of the loop adds {each}; {rest}.")
+    elif request.step_growth_bytes:
+        each = format_size(request.step_growth_bytes)
+        lines.append(
+            f"Each of the last steps left {each} more than the one before, such as a "
+            "buffer that fills: later steps need more."
+        )
     return lines
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from oomph import _C
-from oomph.steps import times
+from oomph.steps import levels, times
 from oomph.steps.leader import StepLeader
 
 # An optimizer is about to work: as its step begins, and after each closure of its.
@@ -53,6 +53,7 @@ def step() -> None:
     for end in list(ending):
         offloading |= end(rescued)
     times.end_step(offloading)
+    levels.end_step()
     began_at = next_node()
     for listener in list(ended):
         listener()
