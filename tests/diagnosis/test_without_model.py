@@ -12,6 +12,7 @@ from forecasts import predicted, step_bytes
 from oomph.diagnosis import forecast
 from support import Simulated, execute
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 forecast.SECONDS_IN_ALL = math.inf
 card = Simulated("4GiB,context=0", "offload:off,reserve:0,error:full")
@@ -161,3 +162,37 @@ print(torch.cuda.max_memory_allocated())
     conf = f"offload:off,reserve:0,error:full,device_limit:{int(share * true)}"
     text = execute(sys.executable, program, card=card, conf=conf).out
     assert step_bytes(text) == pytest.approx(true, rel=0.01)
+
+
+class Waves(nn.Module):
+    """Keeps much more for backward than its forward has at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 1024), nn.Linear(1024, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.up(x)
+        for _ in range(6):
+            h = h.sin()
+        return self.down(h)
+
+
+@card
+@pytest.mark.parametrize("fraction", [0.4, 0.6, 0.9])
+def test_a_call_that_runs_again_in_backward_and_finds_no_room_is_predicted(fraction):
+    """Autograd's thread reads the error's text before the caller has the error."""
+    blocks = nn.ModuleList(Waves() for _ in range(3)).cuda()
+    optimizer = torch.optim.SGD(blocks.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(2):
+            x = torch.ones(8192, 64, device="cuda")
+            for block in blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            optimizer.zero_grad()
+            x.square().mean().backward()
+            optimizer.step()
+
+    text = predicted(train, fraction, within=0.02)
+    assert "What helps" in text

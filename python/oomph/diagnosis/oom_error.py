@@ -22,6 +22,8 @@ from oomph.base.log import logger
 
 # What explains an error is imported when there is one.
 if TYPE_CHECKING:
+    from types import FrameType
+
     from oomph.diagnosis.diagnose import Case
     from oomph.diagnosis.diagnosis import Diagnosis
 
@@ -103,6 +105,8 @@ def _explain_before_moves() -> None:
 
 def _str(self: Any) -> str:
     """Its text, with what the whole step would come to."""
+    if _is_on_its_way(sys._getframe().f_back):
+        return RuntimeError.__str__(self)
     case, message = self.__dict__.pop("_oomph_case", (None, ""))
     if case is not None and self.__traceback__ is not None:
         with _Once() as once:
@@ -112,6 +116,15 @@ def _str(self: Any) -> str:
                 ) as whole:
                     self.args = (f"{message}\n{_text_of(whole)}",)
     return RuntimeError.__str__(self)
+
+
+def _is_on_its_way(reader: FrameType | None) -> bool:
+    """Whether autograd's thread reads the text, as it takes the error to the caller's.
+
+    No function of the program has called it, and who waits for that thread is not yet
+    in the traceback.
+    """
+    return reader is None and threading.get_ident() != threading.main_thread().ident
 
 
 def _reduce(self: Any) -> Any:
