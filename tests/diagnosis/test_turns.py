@@ -153,6 +153,30 @@ def test_what_a_loop_joins_is_foreseen_with_what_each_remedy_comes_to(fraction):
 
 
 @card
+def test_a_smaller_batch_is_not_called_enough_for_what_a_list_collects():
+    """What is in the list already is cut with the batch as the step runs again."""
+    import oomph
+
+    net = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
+    net.cuda().eval()
+    loader = [torch.ones(4096, 1024)] * 32
+
+    def evaluate() -> None:
+        kept = []
+        with torch.no_grad():
+            for x in loader:
+                kept.append(net(x.cuda()))
+
+    text = text_within(0.7 * peak_bytes(evaluate), evaluate)
+    assert "all 32 iterations need" in str(text)
+    remedies = oomph.last_oom().remedies
+    batches = [r.enough for r in remedies if r.action.startswith("batch")]
+    assert batches
+    assert not any(batches)
+    assert remedies[0].enough
+
+
+@card
 def test_steps_that_grow_are_said_to_need_more_later():
     """A buffer that fills with each step: no remedy is known to be enough."""
     import oomph

@@ -171,26 +171,31 @@ class Forecast:
         """
         tried = outcome or self.outcome
         to_come = self._to_come(tried, change)
-        peak = peak.plus(to_come or 0)
+        if to_come is not None:
+            peak = Span(peak.least + to_come.least, peak.most + to_come.most)
         if peak.least > self.room_bytes:
             return False
         is_part = tried.is_part or self.outcome.is_part or self.step_growth_bytes
         return None if not self.has_room(peak) or to_come is None or is_part else True
 
-    def _to_come(self, tried: Outcome, change: Change | None) -> int | None:
+    def _to_come(self, tried: Outcome, change: Change | None) -> Span | None:
         """What iterations that did not run again would add; None: it is not known.
 
-        Of smaller batches there are more: what they leave is as much together.
+        Of smaller batches there are more: what they leave is as much together. So is
+        what was left before, which may have been cut as well as it ran again.
         """
+        is_cut = change is not None and change.batch is not None
+        grows = self.outcome.grows_bytes if is_cut else tried.grows_bytes
         count, all_bytes = self.loop
-        if not tried.grows_bytes:
-            return 0
+        if not grows:
+            return Span(0, 0)
         if not count:
             return None
         rest = max(0, all_bytes - self.peak_bytes)
-        if change is not None and change.batch is not None:
-            return rest
-        return int(rest * min(1, tried.grows_bytes / self.outcome.grows_bytes))
+        if is_cut:
+            return Span(rest, rest + self.collected_bytes)
+        rest = int(rest * min(1, grows / max(1, self.outcome.grows_bytes)))
+        return Span(rest, rest)
 
     def has_room(self, peak: Span) -> bool:
         """Whether there is room for so much, in any case."""
