@@ -504,6 +504,20 @@ def test_what_has_been_full_for_long_is_not_told_at_the_end(full_at):
 
 
 @simulated
+def test_what_comes_in_bursts_has_not_ended_while_it_rests():
+    loop, kept = Loop(), []
+    with watch() as watched:
+        told = []
+        for step in range(200):
+            loop.step()
+            if step % 14 == 0:
+                kept.extend(torch.zeros(8192, device="cuda") for _ in range(12))
+            told.append(bool(watched.findings))
+    first = told.index(True)
+    assert all(told[first:])
+
+
+@simulated
 def test_what_was_given_back_is_no_finding_until_there_is_more_of_it():
     loop, kept, told = Loop(), [], []
     with watch() as watched:

@@ -21,7 +21,7 @@ from oomph import _torch
 from oomph.holders.lines import Line
 from oomph.leaks import verdicts
 from oomph.leaks.findings import Finding
-from oomph.leaks.growth import Counts, Growth, counts, is_quiet
+from oomph.leaks.growth import Counts, Growth, counts, is_quiet, longest_rest
 from oomph.leaks.inventory import Inventory
 from oomph.leaks.lines.allocated import Sites, growing_lines, live_sites
 from oomph.leaks.lines.following import LINES_MAX, Follower, Watched
@@ -36,6 +36,7 @@ _REJUDGED = 2  # times as many scans until a kind is judged again that showed no
 _CALM_SCANS = 5  # after which growth that shows no suspect is not believed
 _SITE_SCANS = 3  # that a line's blocks must have grown over
 _UNHELD_ROUNDS = 12  # of growth that nothing in Python explains
+_RESTS = 2  # times as long as the longest rest before, at least, is an end
 _LEVELS = 512  # rounds whose memory is known
 _FOLLOWED = 16  # rounds in which the line is searched
 
@@ -341,11 +342,13 @@ class Detector:
 
         A graph gets longer whether or not its nodes keep any.
         """
+        levels = [*self._levels]
         rounds = max(suspect.quiet_rounds(), 3 * (self._period or 0))
-        known = len(self._levels)
-        if suspect.is_chain or known < rounds:
+        if suspect.is_chain or len(levels) < rounds or not is_quiet(levels[-rounds:]):
             return False
-        return is_quiet([*self._levels][known - rounds :])
+        # What comes in bursts has rested before.
+        rounds = _RESTS * longest_rest(levels[suspect.began - self.rounds :])
+        return len(levels) >= rounds and (rounds < 2 or is_quiet(levels[-rounds:]))
 
     def _explained(self, found: list[Finding]) -> list[Finding]:
         """Adds the lines that allocate what grows, and what only a graph keeps."""

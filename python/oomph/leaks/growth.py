@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 import torch
@@ -83,6 +83,17 @@ def is_quiet(levels: Sequence[Counts]) -> bool:
     half = len(levels) // 2
     early, late = (_least(part) for part in (levels[:half], levels[half:]))
     return late.blocks <= early.blocks and late.size_bytes <= early.size_bytes
+
+
+def longest_rest(levels: Sequence[Counts]) -> int:
+    """For how many rounds, at most, no block came to stay, but for the last such rest.
+
+    Args:
+        levels: Of rounds.
+    """
+    stays = accumulate((level.blocks for level in reversed(levels)), min)
+    rests = [len(list(same)) for _, same in groupby(stays)]
+    return max(rests[1:], default=0)
 
 
 def _least(levels: Iterable[Counts]) -> Counts:
