@@ -504,6 +504,20 @@ def test_what_has_been_full_for_long_is_not_told_at_the_end(full_at):
 
 
 @simulated
+def test_what_is_let_go_of_at_first_hides_no_leak():
+    loop, kept = Loop(), []
+    before = [torch.zeros(8192, device="cuda") for _ in range(40)]
+    with watch() as watched:
+        for step in range(40):
+            loop.step()
+            kept.append(torch.zeros(8192, device="cuda"))
+            if step == 6:
+                before.clear()
+    (finding,) = watched.findings
+    assert finding.verdict == "outputs retained"
+
+
+@simulated
 def test_what_comes_in_bursts_has_not_ended_while_it_rests():
     loop, kept = Loop(), []
     with watch() as watched:

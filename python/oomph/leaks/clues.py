@@ -12,6 +12,7 @@ import itertools
 import linecache
 from dataclasses import replace
 from traceback import walk_tb
+from typing import Any
 
 import torch
 
@@ -26,11 +27,11 @@ from oomph.memory.sites import is_user
 
 _VIEW_OF = 2  # times as many bytes at least, or what a view keeps is no news
 _METRIC = ("update", "reset")  # what metrics of all libraries have
-_KEEPING: dict[type, str] = {  # iterators that keep what they have given
+_KEEPING: dict[Any, str] = {  # iterators that keep what they have given
     itertools.cycle: "itertools.cycle() keeps all that it gave in its first round: "
     "begin again with a new iterator instead",
-    itertools._tee_dataobject: "itertools.tee() keeps what one of its iterators has "  # type: ignore[attr-defined]
-    "given and another has yet to give: read them together",
+    getattr(itertools, "_tee_dataobject", ()): "itertools.tee() keeps what one of its "
+    "iterators has given and another has yet to give: read them together",
 }
 _NAMED = ("attr", "local", "global", "class", "cell", "frame")
 

@@ -188,9 +188,10 @@ class Suspect:
     def _note_teeth(self) -> None:
         """What gives most of it back, now and then, is full again before it grows."""
         numbers = [each.number for each in self._stayed]
-        high, least = max(numbers) - min(numbers), min(numbers)
-        if 2 * (numbers[-1] - least) <= high:
-            self._tooth = high
+        top = numbers.index(max(numbers))
+        rise = numbers[top] - min(numbers[: top + 1])
+        if 2 * (numbers[-1] - min(numbers)) <= rise:
+            self._tooth = rise
 
     def _is_within_teeth(self) -> bool:
         if self._tooth == 0:
