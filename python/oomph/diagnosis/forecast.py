@@ -186,9 +186,9 @@ class Forecast:
         """
         is_cut = change is not None and change.batch is not None
         grows = self.outcome.grows_bytes if is_cut else tried.grows_bytes
-        count, all_bytes = self.loop
         if not grows:
             return Span(0, 0)
+        count, all_bytes = self.loop
         if not count:
             return None
         rest = max(0, all_bytes - self.peak_bytes)
