@@ -178,6 +178,12 @@ class Forecast:
         is_part = tried.is_part or self.outcome.is_part or self.step_growth_bytes
         return None if not self.has_room(peak) or to_come is None or is_part else True
 
+    @property
+    def is_all_known(self) -> bool:
+        """Whether it is known what all iterations come to, and steps do not grow."""
+        is_open = self.outcome.is_part or self.step_growth_bytes
+        return not is_open and self._to_come(self.outcome, None) is not None
+
     def _to_come(self, tried: Outcome, change: Change | None) -> Span | None:
         """What iterations that did not run again would add; None: it is not known.
 

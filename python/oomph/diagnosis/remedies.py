@@ -160,11 +160,7 @@ def _offload(now: Context) -> Iterator[Remedy]:
         action = f"oomph's host_limit: at least {format_size(wanted)}"
     else:
         return
-    step = None if now.forecast is None else now.forecast.outcome
-    fits = step is not None and not step.is_part
-    if now.forecast is not None and step is not None:
-        fits &= not step.grows_bytes or now.forecast.loop[0] > 0
-        fits &= not now.forecast.step_growth_bytes
+    fits = now.forecast is not None and now.forecast.is_all_known
     has_room = not limit or SENT * missing <= limit or "host_limit" in now.refusal
     yield Remedy(action, missing, cost, True if fits and has_room else None)
 
